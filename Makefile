@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 # Compiled files spare every process that tests start a second or two.
 unexport PYTHONDONTWRITEBYTECODE
 # One process for each core, one thread for each process: two threads in one process lose to a busy neighbour.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Which of them runs which files is decided in tests/scheduling.py.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: setup setup-dev demo lint test test-all test-wheel test-lowest coverage docs bench lock clean
+.PHONY: setup setup-dev demo lint style types test tests test-all test-wheel test-lowest coverage docs bench lock clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -26,12 +27,20 @@ $(VENV)/.ready-dev: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/fedstill demo
 
-lint: setup-dev
+lint: style types
+
+style: setup-dev
 	$(BIN)/ruff check src tests benchmarks tools examples
 	$(BIN)/ruff format --check src tests benchmarks tools examples
+
+types: setup-dev
 	$(BIN)/mypy
 
-test: lint
+# Types are checked, by one process, while those of the tests begin; if either fails, so does this.
+test: style
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests: setup-dev
 	$(PYTEST)
 
 test-all: lint
@@ -46,7 +55,7 @@ test-lowest:
 	$(PYTHON) -m venv --clear $(VENV)-lowest
 	$(PYTHON) tools/lowest.py > $(VENV)-lowest/lowest.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/lowest.txt --editable ".[dev]"
-	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2
 
 # The tests with a report of covered lines in htmlcov/.
 coverage: setup-dev

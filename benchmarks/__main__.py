@@ -24,14 +24,21 @@ NAMES = (
     "flower",
     "deployment",
     "memory",
+    "population",
     "breakdown",
     "pointnet2",
     "detector",
     "joint_training",
     "patches",
+    "images",
+    "secure",
 )
-# They measure reliability, not speed.
-ON_DEMAND = {name: f"reliability.{name}" for name in ("crashes", "malformed_replies", "invalid_commands")}
+# They measure reliability and what an attack reveals, not speed.
+ON_DEMAND = {
+    name: f"reliability.{name}" for name in ("crashes", "malformed_replies", "invalid_commands", "connection_faults")
+}
+ON_DEMAND["imprinting"] = "imprinting"
+ON_DEMAND["privacy"] = "privacy"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, quantiles
 from time import perf_counter
+
+import torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread meanwhile."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -40,13 +54,15 @@ def between(neighbours: Sequence[float]) -> list[float]:
     return [(before + after) / 2 for before, after in pairwise(neighbours)]
 
 
-def seconds(action: Callable[[], object]) -> float:
-    began = perf_counter()
+def seconds(action: Callable[[], object], clock: Callable[[], float] = perf_counter) -> float:
+    began = clock()
     action()
-    return perf_counter() - began
+    return clock() - began
 
 
-def interleave(repetitions: int, *actions: Callable[[], object]) -> list[list[float]]:
+def interleave(
+    repetitions: int, *actions: Callable[[], object], clock: Callable[[], float] = perf_counter
+) -> list[list[float]]:
     """Seconds of each action in each repetition; every second repetition runs in reverse order.
 
     >>> order = []
@@ -58,5 +74,5 @@ def interleave(repetitions: int, *actions: Callable[[], object]) -> list[list[fl
     for repetition in range(repetitions):
         timed = list(zip(actions, times, strict=True))
         for action, taken in timed if repetition % 2 == 0 else reversed(timed):
-            taken.append(seconds(action))
+            taken.append(seconds(action, clock))
     return times

@@ -21,34 +21,39 @@ from fedstill.engines import InProcess, Processes, Wire
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import Plan, make_plan
 
-from .warm import FOREIGN, Warm
+from .scheduling import WholeFiles, place
+from .warm import FOREIGN, SELDOM, Warm
+
+# What a machine has measured before changes what commands tell of the time that is left, and measuring takes time.
+os.environ.setdefault("FEDSTILL_ESTIMATES", "off")
 
 TINY = {"data": "digits", "clients": 5, "rounds": 3, "model": "cnn", "training": {"epochs": 1, "batch": 64}}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Any:
-    """Modules and tests live until the end: searching them for garbage takes half the time of their collection."""
+    """Modules and tests live until the end: searching them for garbage takes half the time of their collection.
+
+    Modules that tests import later would be searched again for every 70,000 objects made, all of them.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*SELDOM)
         gc.enable()
 
 
-# What takes longest, and what has to stay on one worker, in the order in which it is begun.
-LONG = (
-    *("tests/test_conformance.py", "tests/studies/test_recipes.py", "tests/test_docs.py", "tests/test_guides.py"),
-    *("tests/export/", "tests/engines/", "tests/report/study/", "tests/detection/test_fed3d_by_hand.py"),
-    *("tests/test_architecture.py", "tests/test_benchmarks.py", "tests/studies/", "tests/deploy/"),
-)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
+    return WholeFiles(config, log)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first: one that begins last leaves the other workers without anything to do."""
-    items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+    items.sort(key=lambda item: place(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,14 +71,24 @@ def _no_outside_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("FEDSTILL_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
 
 
-@pytest.fixture(autouse=True)
-def _without_plugins_of_others() -> Iterator[None]:
-    """A plugin that a test loads is gone with it: others, and their deployments, would have to have it too."""
+def _without_new_plugins() -> Iterator[None]:
     before = dict(plugins._loaded)
     yield
     for path in plugins._loaded.keys() - before.keys():
         for registration in plugins._loaded.pop(path).made:
             registration.withdraw()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_plugins_of_other_modules() -> Iterator[None]:
+    """What fixtures of a module load is gone with the module: fixtures of its tests begin after them."""
+    yield from _without_new_plugins()
+
+
+@pytest.fixture(autouse=True)
+def _without_plugins_of_others() -> Iterator[None]:
+    """A plugin that a test loads is gone with it: others, and their deployments, would have to have it too."""
+    yield from _without_new_plugins()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -94,3 +94,15 @@ def test_a_deployment_is_measured(python: Python, tmp_path: Path) -> None:
     assert up > messages / 3
     assert down > 2 * messages / 3
     assert 50 < int(parts[1][2]) < 300  # requests: about 98; with one array per tensor there were hundreds
+
+
+def test_crafted_weights_imprint_images_and_noise_hides_them() -> None:
+    from benchmarks.imprinting import SCALES, read_from_sum, read_once
+
+    plain, private = read_once(None, SCALES[0]), read_once(1.0, SCALES[0])
+    assert plain.read > 20
+    assert (plain.others, private.read) == (0, 0)
+    assert private.epsilon is not None
+    in_sum, hidden = read_from_sum(SCALES[1]), read_from_sum(SCALES[1], noise=1.0)
+    assert in_sum.read > 5
+    assert (in_sum.others, hidden.read, hidden.deviation) == (0, 0, 1.0)

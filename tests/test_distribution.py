@@ -21,7 +21,7 @@ from fedstill import __version__
 
 from .pages import ROOT, blocks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("distribution")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def done(*words: str | Path, cwd: Path, **environment: str) -> str:

@@ -11,12 +11,14 @@ from .pages import ROOT, commands, walk
 from .warm import Warm
 
 GUIDES = ROOT / "docs" / "guides"
-QUICK = ("add-a-method", "audit-a-table", "own-data")
+QUICK = ("add-a-method", "audit-a-table", "images", "own-data", "tables-and-sites")
 SLOW = (
     "add-an-objective",
     "ask-a-query",
     "audit-a-teacher",
+    "compare-runs",
     "flat-batteries",
+    "hospitals",
     "one-image",
     "own-scan",
     "ray",

@@ -41,11 +41,13 @@ EVERYTHING = (
     *("fedstill.cli.app", "fedstill.runtime.launch", "fedstill.studies", "fedstill.audit", "fedstill.report"),
     *("fedstill.engines.processes", "fedstill.data.catalogue", "fedstill.data.digits", "fedstill.models.cnn"),
     *("fedstill.detection.found_objects", "fedstill.devices.fleet_record", "fedstill.queries.outcomes"),
-    *("fedstill.queries.query_records", "sklearn.datasets", "PIL.Image"),
+    *("fedstill.queries.query_records", "fedstill.models.kernels.compiled", "sklearn.datasets", "PIL.Image"),
     "torch._dynamo",  # which the first optimiser of torch's own imports
+    "fedstill.deploy.site",  # Flower, of which no thread runs before a site connects
 )
 # The large packages of others that nearly every command needs.
 FOREIGN = ("torch", "pydantic", "scipy.stats", "sklearn.datasets", "matplotlib.pyplot", "jinja2", "PIL.Image")
+SELDOM = 20_000, 10, 50  # thresholds of the garbage collection in processes that mostly import and compute
 _HERE = Path(__file__).parent
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from warm import serve; serve(*sys.argv[2:])"
 _PARENT = "FEDSTILL_PARENT"  # the process that a site of a rehearsal must not outlive
@@ -151,6 +153,7 @@ def serve(descriptor: str, address: str, *imported: str) -> None:
     chosen.register(listening, selectors.EVENT_READ)
     chosen.register(0, selectors.EVENT_READ)
     gc.freeze()  # nothing of this is ever looked at again, also in copies
+    gc.set_threshold(*SELDOM)
     while True:
         for key, _ in chosen.select():
             if key.fileobj not in chosen.get_map():  # of a copy whose end was among these events too

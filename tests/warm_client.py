@@ -51,6 +51,7 @@ def main(address: str, words: Sequence[str]) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1], sys.argv[2:])
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code != signal.SIGKILL:  # which has no other handler
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from fedstill.detection.pretrain import Pretrained, pretrain
     from fedstill.detection.scans import Scan, detect
     from fedstill.export import export
+    from fedstill.live.page_server import LivePage, watch
     from fedstill.models.own_models import Model
     from fedstill.queries.query_function import query
     from fedstill.queries.transfer import Asked
     from fedstill.report import report
     from fedstill.report.comparison import Comparison, compare
+    from fedstill.report.run_list import RunList, runs
     from fedstill.runtime.callbacks import Callback, StopRun
     from fedstill.runtime.experiment import Experiment
     from fedstill.runtime.launch import distill, egress, run
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
     from fedstill.studies.verification import verify
+    from fedstill.tracking.tracker import TrackedRun, Tracker
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # nothing is shown unless the user asks for it
 
@@ -58,6 +61,7 @@ _HOMES = {
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
     "fedstill.data.objects": ("dataset",),
     "fedstill.export": ("export",),
+    "fedstill.live.page_server": ("LivePage", "watch"),
     "fedstill.models.own_models": ("Model",),
     "fedstill.queries.query_function": ("query",),
     "fedstill.queries.transfer": ("Asked",),
@@ -68,10 +72,12 @@ _HOMES = {
     "fedstill.detection.scans": ("Scan", "detect"),
     "fedstill.report": ("report",),
     "fedstill.report.comparison": ("Comparison", "compare"),
+    "fedstill.report.run_list": ("RunList", "runs"),
     "fedstill.studies.results": ("Results",),
     "fedstill.runtime.run_verification": ("Contradiction", "Verified"),
     "fedstill.studies.study": ("Study", "study"),
     "fedstill.studies.verification": ("verify",),
+    "fedstill.tracking.tracker": ("TrackedRun", "Tracker"),
 }
 
 __all__ = [
@@ -83,15 +89,19 @@ __all__ = [
     "Experiment",
     "FedstillError",
     "InputError",
+    "LivePage",
     "Model",
     "Prediction",
     "Pretrained",
     "Results",
     "Run",
     "RunError",
+    "RunList",
     "Scan",
     "StopRun",
     "Study",
+    "TrackedRun",
+    "Tracker",
     "Verified",
     "__version__",
     "audit",
@@ -107,8 +117,10 @@ __all__ = [
     "query",
     "report",
     "run",
+    "runs",
     "study",
     "verify",
+    "watch",
 ]
 
 

@@ -18,10 +18,12 @@ from unittest.mock import patch
 from fedstill.detection.pretraining import Pretraining
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.identity import identity_from
+from fedstill.tasks.class_metrics import NAMES
 
 # A run's folder: what is not compared number by number, and which file holds the state that a run goes on from.
-# checks.json counts test samples; it came after the recording, and no result depends on it.
-NOT_COMPARED = ("config.json", "timing.json", "digests.json", "checks.json")
+# checks.json counts test samples, metrics.json has further metrics; they came after the recording, and no result
+# depends on them.
+NOT_COMPARED = ("config.json", "timing.json", "digests.json", "checks.json", "metrics.json")
 CHECKPOINT, EARLIER_CHECKPOINT = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 CONFIGURATION = "config.json"
 
@@ -93,10 +95,16 @@ def former_results(results: Any) -> Any:
     if results is None:
         return None
     runs = {
-        cell: {key: value for key, value in vars(row).items() if key != "made"} for cell, row in results.runs.items()
+        cell: {key: _former(value) if key == "figures" else value for key, value in vars(row).items() if key != "made"}
+        for cell, row in results.runs.items()
     }
     source = {**results.source, "behaviour": BEHAVIOUR}
     return {**vars(results), "runs": runs, "source": source, "students": former_results(results.students)}
+
+
+def _former(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the metrics that came after the recording."""
+    return {name: value for name, value in figures.items() if name not in NAMES}
 
 
 def pretraining_record(made: Any) -> Mapping[str, Any]:

@@ -30,8 +30,10 @@ from . import access
 PASSING = {
     *("second", "seconds", "time", "times", "timing", "duration", "elapsed", "clock", "memory", "rss"),
     *("batchnorm",),  # a check at the end of runs that came after the recording
+    *("further",),  # metrics beside accuracy and loss, which came after it too
     *("path", "paths", "file", "files", "folder", "version", "versions", "torch", "fedstill", "format"),
 }
+LATER = {"epsilon_sites"}  # whole keys that came after the recording
 
 
 def numbers(value: Any) -> list[str]:
@@ -62,7 +64,7 @@ def _leaves(value: Any) -> Iterable[str]:
         for key, inner in value.items():
             if _is_number(key):
                 yield f"{key}: {' '.join(numbers(inner))}"
-            elif not PASSING & set(re.split(r"[^a-z]+", str(key).lower())):
+            elif str(key) not in LATER and not PASSING & set(re.split(r"[^a-z]+", str(key).lower())):
                 yield from _leaves(inner)
     elif isinstance(value, list | tuple | set | frozenset):
         ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)

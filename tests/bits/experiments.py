@@ -195,6 +195,12 @@ AROUND: dict[str, Experiment] = {
         {"name": "fedavg", "weights": "uniform"},
         {"privacy": {"name": "client-level", "where": "client", "noise": 0.5}},
     ),
+    "privacy, noise in masked sums": run(
+        {"name": "fedavg", "weights": "uniform"}, {"privacy": {"name": "distributed", "noise": 0.5}, "secure": True}
+    ),
+    "privacy, record by record": run(
+        "fedavg", {"privacy": {"name": "record-level", "delta": 0.001}, "model": "cnn-bn:norm=group"}
+    ),
 }
 
 MODELS: dict[str, Experiment] = {

@@ -44,6 +44,11 @@ def recorded() -> Record:
     return _everything().get(machine(), {})
 
 
+def recorded_elsewhere(name: str) -> bool:
+    """Whether an experiment is recorded for another machine, and so only waits for one like this."""
+    return any(name in record for record in _everything().values())
+
+
 def _everything() -> dict[str, Record]:
     content: dict[str, Record] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     return content

@@ -103,7 +103,8 @@ class Runner:
         return {"outcome": numbers(fedstill.detect(self.left[experiment["of"]], experiment["files"]))}
 
     def _predict(self, name: str, experiment: Experiment, out: Path) -> Details:
-        return {"outcome": numbers(fedstill.predict(self.left[experiment["of"]], experiment["files"]))}
+        found = fedstill.predict(self.left[experiment["of"]], experiment["files"])
+        return {"outcome": numbers([{"read": one.inputs, "said": one.probabilities} for one in found])}
 
     def _egress(self, name: str, experiment: Experiment, out: Path) -> Details:
         return {"outcome": numbers(fedstill.egress(experiment["settings"]))}

@@ -14,7 +14,7 @@ from fedstill.methods.wrappers.choices import mitigations
 from . import access
 from .digest import numbers, shortened
 from .experiments import EXPERIMENTS, REPRESENTATIVE
-from .record import RECORDED, differences, recorded
+from .record import RECORDED, differences, recorded, recorded_elsewhere
 from .runner import Runner
 
 # Checked in every test run even where nothing is recorded.
@@ -24,14 +24,7 @@ EQUAL_MODELS = {"fedavg, buffers as parameters": "fedavg"}
 
 
 def cases(names: Any, quick: Any) -> list[Any]:
-    """One worker of the test run does them all, so that what several need is run once; Ray has a worker of its own."""
-    made = []
-    for name in names:
-        experiment = EXPERIMENTS[name]
-        ray = "ray" in (experiment.get("executor"), experiment.get("engine", "").removeprefix("flower-"))
-        marks = [pytest.mark.xdist_group("flower-ray" if ray else "bits")]
-        made.append(pytest.param(name, marks=marks if name in quick else [*marks, pytest.mark.slow], id=name))
-    return made
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow, id=name) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +35,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 @pytest.mark.parametrize("name", cases(EXPERIMENTS, REPRESENTATIVE))
 def test_results_are_those_that_were_recorded(runner: Runner, name: str) -> None:
     before = recorded()
-    if not before:  # of another kind of processor or torch: there is nothing to compare with, but it must run
+    if (
+        name not in before
+    ):  # on another kind of processor or torch there may be nothing to compare with, but it must run
+        assert recorded_elsewhere(name), "not recorded yet: python -m tests.bits.record, with the code to compare with"
         assert runner.digests(name)
         return
-    assert name in before, "not recorded yet: python -m tests.bits.record, with the code to compare with"
     now = runner.digests(name)
     assert now == before[name], f"{', '.join(differences(before[name], now))} changed"
 
@@ -61,7 +56,6 @@ def test_neither_engines_nor_interruptions_show_in_results(runner: Runner, name:
     assert sorted(changed) == []
 
 
-@pytest.mark.xdist_group("bits")
 def test_a_rate_that_is_off_by_a_hundred_millionth_is_noticed(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code is changed and no setting is, so that everything but the run's identity must differ."""
     before = runner.digests("fedavg")
@@ -73,7 +67,6 @@ def test_a_rate_that_is_off_by_a_hundred_millionth_is_noticed(runner: Runner, mo
     assert changed["identity"] == before["identity"]
 
 
-@pytest.mark.xdist_group("bits")
 def test_a_setting_that_is_off_by_a_hundred_millionth_is_another_run(runner: Runner) -> None:
     experiment = deepcopy(EXPERIMENTS["fedavg"])
     experiment["settings"]["training"]["rate"] = 0.05  # as it is by default
@@ -157,9 +150,13 @@ registered_at_the_start = access.registered()  # before other tests add parts of
 
 @pytest.mark.parametrize("where", list(json.loads(RECORDED.read_text())) if RECORDED.exists() else [])
 def test_the_record_is_complete_and_every_experiment_has_models_of_its_own(where: str) -> None:
-    known = json.loads(RECORDED.read_text())[where]
-    assert sorted(known) == sorted(EXPERIMENTS)
+    """Complete over all machines: what changes on purpose can be recorded on the machine at hand only."""
+    records = json.loads(RECORDED.read_text())
+    known = records[where]
+    assert sorted({name for record in records.values() for name in record}) == sorted(EXPERIMENTS)
     twins = {name: EXPERIMENTS[name]["same_as"] for name in TWINS} | EQUAL_MODELS
     models = [each["sha256"] for name, each in known.items() if name not in twins and "sha256" in each]
     assert len(set(models)) == len(models)
-    assert all(known[name]["sha256"] == known[other]["sha256"] for name, other in twins.items())
+    both = {name: other for name, other in twins.items() if name in known and other in known}
+    assert len(both) > len(twins) / 2
+    assert all(known[name]["sha256"] == known[other]["sha256"] for name, other in both.items())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,6 @@ import fedstill
 from fedstill import cli
 from fedstill.cli.app import COMMANDS, DATA_COMMANDS, DEPLOY_COMMANDS, EXAMPLES
 from fedstill.cli.reference import overview
-
-pytestmark = pytest.mark.xdist_group("wrong-names")  # so that the runs are made once
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -199,6 +200,12 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(call: Call, words: list[str
         ("audit table.csv --html page.pdf", "page.pdf is to hold a page"),
         ("query run --client 0 --class 1 --html page.pdf", "page.pdf is to hold a page"),
         ("detect run scan.ply --html page.pdf", "page.pdf is to hold a page"),
+        ("run", "fedstill run` needs METHOD_OR_RECIPE (name of a method or recipe, or a recipe file)"),
+        ("distill", "needs --student (name of the student's model): see `"),
+        ("run fedavg --batch-size 8", "it is a setting: --set batch_size=VALUE"),
+        ("runs --lr 1", "has no option '--lr': known: "),
+        ("run fedavg --clients many", "'many' is not a valid integer: see `"),
+        ("--log-level debug run fedavg", "options stand behind the name of a command"),
     ],
 )
 def test_one_sentence_names_the_remedy(call: Call, words: str, says: str) -> None:
@@ -217,7 +224,7 @@ def test_a_group_alone_prints_its_help(call: Call, words: str) -> None:
     assert (code, err) == (0, "")
     assert out == call(*words.split(), "--help")[1]
     assert out.startswith("Usage: ")
-    assert "\n  --help" in out
+    assert "\n  -h, --help" in out
 
 
 def test_the_overview_needs_no_command_and_is_that_of_the_assembled_commands() -> None:
@@ -235,6 +242,14 @@ with patch("shutil.get_terminal_size", return_value=__import__("os").terminal_si
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.split() == ["False", "0"]
     assert re.findall(r"^  [a-z]+  ", done.stdout, re.M) == re.findall(r"^  [a-z]+  ", overview(), re.M)
+
+
+@pytest.mark.parametrize("words", ["", "data", "deploy", "deploy policy", "fleet", "patches"])
+def test_the_sentence_of_every_command_is_shown_whole(call: Call, words: str) -> None:
+    _, listed, _ = call(*words.split(), "-h")
+    commands = listed.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
 
 
 def test_a_narrow_terminal_gets_help_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,3 +292,36 @@ def test_the_most_used_commands_have_examples() -> None:
     assert len(EXAMPLES) >= 10
     known = {*COMMANDS, *(f"data {one}" for one in DATA_COMMANDS), *(f"deploy {one}" for one in DEPLOY_COMMANDS)}
     assert EXAMPLES.keys() <= known
+
+
+def test_an_interrupt_while_packages_are_imported_gives_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["fedstill", "list"])
+    monkeypatch.delitem(sys.modules, "fedstill.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=interrupted)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "fedstill: interrupted: nothing has been done\n"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_that_a_package_hides_gives_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hidden() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise AttributeError("module 'numpy' has no attribute 'matrix'")
+
+    monkeypatch.setattr(sys, "argv", ["fedstill", "list"])
+    monkeypatch.setattr("fedstill.cli.app.main", hidden)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "fedstill: interrupted: run the same command again to go on\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

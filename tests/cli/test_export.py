@@ -20,8 +20,6 @@ from fedstill.data.catalogue import load
 from fedstill.data.head_parts import PARTS
 from fedstill.runtime.identity import identify
 
-pytestmark = pytest.mark.xdist_group("architectures")  # so that the runs are made once
-
 Call = Callable[..., tuple[int, str, str]]
 TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
 SHORT = {"proxy": "digits", "samples": 40, "steps": 2, "batch": 20}
@@ -129,6 +127,7 @@ def _model(name: str) -> tuple[str, str]:
         ("export {personal} a.pt2 --architecture cnn", "its clients have models of their own: name one with --client"),
         ("export {personal} a.pt2 --client 0 --architecture cnn", "has a mlp, and no cnn"),
         ("export {personal} a.pt2 --client 3", "there is no client 3: clients are 0 to 2"),
+        ("latency {mixed}/config.json", "is a file: name the folder of a run"),
         ("latency {mixed} --architecture resnet8", "has no resnet8: known: cnn, mlp"),
         ("latency {mixed} {mixed} {mixed} --architecture cnn --architecture mlp", "give it once, or once for each"),
         ("distill --teacher {mixed} --teacher-model resnet8 --student cnn-bn", "has no resnet8: known: cnn, mlp"),

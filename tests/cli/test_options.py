@@ -23,8 +23,6 @@ from fedstill.studies.results_table import metrics
 
 from ..warm import Warm
 
-pytestmark = pytest.mark.xdist_group("completion")  # so that the lists are made once
-
 
 def typed(**params: Any) -> typer.Context:
     """What a shell has read so far."""

@@ -21,8 +21,6 @@ from ..warm import Warm
 ROOT = Path(__file__).parents[2]
 PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 
-pytestmark = pytest.mark.xdist_group("reference")  # so that the page is written once
-
 Call = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
-import pytest
+from fedstill.report.writer import left_out
 
 Call = Callable[..., tuple[int, str, str]]
 
 
-@pytest.mark.xdist_group("audit-report")
 def test_a_study_its_audit_and_its_page(call: Call) -> None:
     """Two teachers and four objectives on built-in heads; the page says what the audit says."""
     code, out, err = call("study", "clinical-grid", "--preset", "tiny", "--dry-run")
@@ -34,6 +34,9 @@ def test_a_study_its_audit_and_its_page(call: Call) -> None:
     assert "small-pointnet-tiny" in page  # what models cost
     assert "fedstill study clinical-grid --preset tiny" in page
     assert list(Path("runs/clinical-grid-tiny-figures").glob("*.svg"))
+    assert left_out([Path("runs")]) is None
+    copytree(next(Path("runs").glob("fedavg-*")), "runs/fedavg-heads-0123456789abcdef")
+    assert "and not about one other run in runs" in str(left_out([Path("runs")]))
 
 
 def test_runs_without_a_study_have_a_page_too(call: Call) -> None:

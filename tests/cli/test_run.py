@@ -85,8 +85,30 @@ def test_egress_lists_what_leaves(call: Call) -> None:
 def test_every_recipe_can_be_planned(call: Call) -> None:
     for recipe in answer(call, "list", "recipes")["recipes"]:
         code, out, err = call("run", recipe, "--dry-run")
-        assert code == 0, err
+        assert code == (2 if "cannot run here" in out else 0), err
         assert "experiment:" in out
+
+
+def test_a_dry_run_of_what_cannot_run_exits_with_2(call: Call) -> None:
+    code, out, err = call("run", "fedavg", "--data", "mnist", "--dry-run")
+    assert (code, err) == (2, "")
+    assert "data: mnist" in out
+    assert "# cannot run here: " in out
+    assert call("run", "fedavg", "--data", "mnist", "--dry-run", "--json")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [("--device", "tpu"), ("--engine", "nosuch"), ("--engine", "processes", "--workers", "0"), ("--out", "file/runs")],
+)
+def test_a_dry_run_refuses_where_the_run_does(call: Call, tmp_path: Path, impossible: tuple[str, ...]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    words = [str(tmp_path / one) if one.startswith("file") else one for one in impossible]
+    asked = ["run", "fedavg", "--data", "digits", "--model", "mlp", "--rounds", "1", *words]
+    code, out, _ = call(*asked, "--dry-run")
+    assert code == 2
+    assert "# cannot run here: " in out
+    assert call(*asked)[0] == 2
 
 
 def test_a_path_is_printed_as_it_is(call: Call) -> None:

@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import (
     append_line,
+    check_regular,
     digest_of,
     disk_trouble,
     file_digest,
     from_home,
+    parse_json,
+    read_file,
     read_json,
+    read_text_file,
     sweep_temporaries,
-    take_lock,
     writable_file,
     writable_folder,
     write_atomically,
@@ -23,6 +28,7 @@ from fedstill.core.files import (
     write_output,
     write_private,
 )
+from fedstill.runtime.run_folder import RunFolder
 
 
 def test_a_file_is_written_and_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -79,6 +85,13 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     append_line(path, b"one\n")
     append_line(path, b"two\n")
     assert path.read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_nothing_is_appended_to_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "journal")
+    with pytest.raises(RunError, match="journal is a pipe, and no file: remove it"):
+        append_line(tmp_path / "journal", b"line\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -204,11 +217,50 @@ def test_digests_of_files(tmp_path: Path) -> None:
     assert file_digest(tmp_path / "b") is None
 
 
-def test_one_process_at_a_time_has_a_lock(tmp_path: Path) -> None:
-    lock = take_lock(tmp_path / ".lock")
-    assert lock is not None
-    assert take_lock(tmp_path / ".lock") is None
-    lock.release()
-    again = take_lock(tmp_path / ".lock")
-    assert again is not None
-    again.release()
+DEEP = "[" * 100_000
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+SPECIAL: list[Any] = [pipe, loop, device]
+posix = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes among its files")
+
+
+@posix
+@pytest.mark.parametrize("make", SPECIAL)
+@pytest.mark.parametrize("read", [read_file, read_text_file, read_json, check_regular])
+def test_special_files_are_refused_at_once(read: Callable[[Path], Any], make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "file.json")
+    with pytest.raises(InputError, match=r"file.json is a (pipe, a device or a socket|link that leads back to itself)"):
+        read(tmp_path / "file.json")
+
+
+def test_missing_files_and_folders_are_what_they_were(tmp_path: Path) -> None:
+    assert read_json(tmp_path / "missing") is None
+    check_regular(tmp_path / "missing")
+    check_regular(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        read_file(tmp_path)
+    (tmp_path / "text").write_bytes(b"a\r\nb")
+    assert read_text_file(tmp_path / "text") == "a\nb"
+    with pytest.raises(ValueError, match="it is nested too deeply"):
+        parse_json(DEEP)
+
+
+@posix
+@pytest.mark.parametrize("make", SPECIAL)
+@pytest.mark.parametrize("name", ["config.json", "journal.jsonl"])
+def test_in_a_runs_folder(name: str, make: Any, tmp_path: Path) -> None:
+    make(tmp_path / name)
+    with pytest.raises(InputError, match=name):
+        RunFolder(tmp_path).config() if name == "config.json" else RunFolder(tmp_path).journal()

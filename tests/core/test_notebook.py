@@ -93,7 +93,9 @@ def test_a_run_shows_rounds_accuracy_and_time_left(notebook: Kernel, tmp_path: P
     assert 'value="2.0"' in states[2] or 'value="2"' in states[2]
     assert re.search(r"fedavg on digits .*accuracy \d+\.\d\d\xa0%, .* left", states[2])
     assert "left" not in states[3]
-    assert check(states[-1]) == {"div", "progress"}
+    assert check(states[-1]) == {"div", "progress", "svg", "polyline", "title"}, (
+        "the curve of its accuracy, without a script"
+    )
     fedstill.run("fedavg", out=tmp_path, **SMALL)
     assert "note: this experiment has been run already" in notebook.outputs[1][-1]
     assert "progress" not in notebook.outputs[1][-1]

@@ -120,7 +120,7 @@ def test_a_folder_of_images_is_a_proxy(teacher: Any, tmp_path: Path, engines: di
         Image.fromarray(pixels).save(folder / f"{number}.png")
     Image.fromarray(np.full((16, 16), 255, np.uint8)).save(folder / "9.png")
     (folder / "notes.txt").write_text("not an image")
-    plan = planned(teacher, labels="withhold", proxy=f"folder:{folder}")
+    plan = planned(teacher, labels="withhold", proxy=f"folder:{folder},size=8")
     inputs = inputs_of(plan)
     assert inputs.shape == (10, 1, 8, 8)
     assert torch.equal(inputs[:9], torch.from_numpy(PIXELS[:9, None]).float() / 127.5 - 1)

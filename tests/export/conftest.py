@@ -29,7 +29,7 @@ def same_draws_every_time() -> Iterator[None]:
 
 
 def task_for(name: str) -> Classification:
-    shape = (POINTS, 3) if hasattr(models[name], "points") else (1, 8, 8)
+    shape = (POINTS, 3) if hasattr(models[name], "points") else (1, 64) if name == "cnn1d" else (1, 8, 8)
     return Classification(CLASSES, shape, (name,))
 
 

@@ -21,13 +21,14 @@ from fedstill.models.portable.program import read_pt2
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_of
 
-pytestmark = pytest.mark.xdist_group("export")  # so that a model is exported once
-
 # Larger or deeper forms of models that are tested each time: exporting all of them takes minutes.
 LARGE = {
+    "pointnet2-msg",
     "resnet18",
     "resnet20",
     "resnet50",
+    "resnet50-imagenet",
+    "vit-tiny",
     "wrn16-4",
     "pointnet",
     "pointnet-tiny",
@@ -36,7 +37,11 @@ LARGE = {
     "small-pointnet2",
 }
 CLASSIFIERS = [name for name in models.names() if task_of(name) is Classification]
-EVERY = [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in CLASSIFIERS]
+SHALLOW = ["vit-tiny:depth=2"]  # in place of twelve equal blocks
+EVERY = [
+    *(pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in CLASSIFIERS),
+    *SHALLOW,
+]
 
 MakeTask = Callable[[str], Classification]
 MakeModel = Callable[[str], nn.Module]

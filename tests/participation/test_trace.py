@@ -52,6 +52,27 @@ def test_two_columns_do(tmp_path: Path) -> None:
     assert dropout.dropout_events({}, range(10), context(0)) == {}
 
 
+def test_the_failures_of_a_journal_are_repeated(tiny_plan: Any, tmp_path: Path) -> None:
+    settings = {"method": "scaffold", "rounds": 3}
+    table = trace(tmp_path, "round,client\n2,1\n2,0\n3,2\n").file
+    with InProcess() as engine:
+        first = execute(tiny_plan(**settings, dropout={"name": "trace", "file": table}), engine, tmp_path / "first")
+        journal = str(first.path / "journal.jsonl")
+        again = execute(tiny_plan(**settings, dropout={"name": "trace", "file": journal}), engine, tmp_path / "again")
+        whole = execute(tiny_plan(**settings), engine, tmp_path / "whole")
+    assert {round: set(rows) for round, rows in Trace(file=journal).recorded.rounds.items()} == {1: {0, 1}, 2: {2}}
+    assert [record.failures for record in again.journal()] == [record.failures for record in first.journal()]
+    shas = [run.result().sha256 for run in (first, again, whole)]  # type: ignore[union-attr]
+    assert shas[0] == shas[1] != shas[2]
+
+
+@pytest.mark.parametrize("line", ["{}", "[1", "[" * 100_000, '{"round": 0, "sampled": []}', "round,client"])
+def test_what_is_no_journal_is_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match="line 1, is no line of a journal"):
+        _ = Trace(file=str(tmp_path / "journal.jsonl")).recorded
+
+
 def test_those_who_are_lost_cannot_stand_in(tmp_path: Path) -> None:
     ids = np.arange(5)
     assert trace(tmp_path, FULL).can_replace({}, ids, context(0)).tolist() == [0, 2, 4]

@@ -15,8 +15,6 @@ from fedstill.queries.query_function import query
 from fedstill.queries.transfer import Asked, keep
 from fedstill.runtime.result import Run
 
-pytestmark = pytest.mark.xdist_group("transfer")  # so that the runs are made once
-
 SETTING: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",

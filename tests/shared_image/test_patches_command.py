@@ -17,8 +17,6 @@ from fedstill.runtime.result import Run
 from fedstill.shared_image.patches import PatchSettings, make_patches
 from fedstill.shared_image.proxy_choice import chosen_by
 
-pytestmark = pytest.mark.xdist_group("embed")  # so that the runs are made once
-
 Call = Callable[..., tuple[int, str, str]]
 
 TINY: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "training": {"epochs": 1, "batch": 64}}

@@ -80,7 +80,6 @@ def test_patches_have_the_models_number_of_points(heads: str, points: int | None
     torch.testing.assert_close(inputs.norm(dim=2).amax(dim=1), torch.ones(8))
 
 
-@pytest.mark.xdist_group("conformance")
 def test_engines_agree(engines: dict[str, Engine], heads: str, tmp_path: Path) -> None:
     """Two architectures, and workers that cut the patches for themselves."""
     given = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill._version import __version__
-from fedstill.cli import data, deploy, deploy_policy, deploy_server
+from fedstill.cli import INTERRUPTED, data, deploy, deploy_keys, deploy_policy, deploy_server
 from fedstill.cli.audit import audit
 from fedstill.cli.clean import clean
 from fedstill.cli.demo import demo
@@ -17,31 +17,35 @@ from fedstill.cli.distill import distill
 from fedstill.cli.doctor import doctor
 from fedstill.cli.export import export, latency, predict
 from fedstill.cli.extensions import USAGE_ERROR, Commands, commands
+from fedstill.cli.flower_app import flower_app
 from fedstill.cli.list import list_
 from fedstill.cli.reference import reference
 from fedstill.cli.report import report
 from fedstill.cli.run import egress, run, show
+from fedstill.cli.runs import runs
 from fedstill.cli.study import study
 from fedstill.cli.verify import verify
+from fedstill.cli.watch import watch
 from fedstill.core.errors import FedstillError
 
 # What a command's end tells a script.
 EXIT_CODES = {
     0: "done; nothing is wrong",
     1: "failed while running (what was committed before is kept), or `doctor` or `verify` found something broken",
-    2: "the input was wrong, and nothing has been done; also data that `data check` finds unusable",
+    2: "the input was wrong, and nothing has been done; also data that `data check` finds unusable, and a `--dry-run`"
+    " of what cannot run",
     3: "`audit` was done, and found what `--fail-on` names",
-    130: "interrupted: the same command again goes on",
+    INTERRUPTED: "interrupted: the same command again goes on",
 }
-_INTERRUPTED = 130  # as shells count it: 128 and the number of SIGINT
-
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
     "study": study,
     "distill": distill,
     "demo": demo,
     "list": list_,
+    "runs": runs,
     "show": show,
+    "watch": watch,
     "audit": audit,
     "report": report,
     "verify": verify,
@@ -58,11 +62,14 @@ DATA_COMMANDS: dict[str, Callable[..., None]] = {
     "check": data.data_check,
     "show": data.data_show,
     "add": data.data_add,
+    "get": data.data_get,
     "partition": data.data_partition,
 }
 DEPLOY_COMMANDS: dict[str, Callable[..., None]] = {
     "init": deploy.deploy_init,
     "renew": deploy.deploy_renew,
+    "rotate": deploy_keys.deploy_rotate,
+    "revoke": deploy_keys.deploy_revoke,
     "split": deploy.deploy_split,
     "server": deploy_server.deploy_server,
     "site": deploy_server.deploy_site,
@@ -91,15 +98,27 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fedstill audit runs/clinical-grid-tiny.json --html audit.html",
         "fedstill audit table.csv --classes 4 --fail-on masked",
     ),
-    "list": ("fedstill list methods", "fedstill list methods --traffic"),
-    "show": ("fedstill show runs/fedavg-...",),
+    "list": ("fedstill list methods", "fedstill list fedprox", "fedstill list methods --traffic"),
+    "runs": (
+        "fedstill runs --sort accuracy --limit 5",
+        "fedstill runs --where method=fedavg --where 'accuracy>=0.9' --column rate",
+    ),
+    "show": ("fedstill show runs/fedavg-...", "fedstill show runs/fedavg-... runs/fedprox-..."),
+    "watch": ("fedstill watch runs --open", "fedstill watch runs clinics/server --port 0"),
     "report": ("fedstill report runs --out report.html",),
     "egress": ("fedstill egress fedavg --model cnn-bn",),
     "predict": ("fedstill predict runs/fedavg-... picture.png",),
     "export": ("fedstill export runs/fedavg-... model.onnx",),
+    "clean": ("fedstill clean --unfinished --yes", "fedstill clean runs/fedavg-... --yes"),
+    "latency": ("fedstill latency runs/fedavg-... runs/distill-...",),
+    "data add": ("fedstill data add mine pictures/",),
+    "data get": ("fedstill data get bloodmnist",),
+    "data show": ("fedstill data show digits --out digits.png",),
     "data check": ("fedstill data check folder:pictures",),
     "data partition": ("fedstill data partition digits --partition dirichlet:alpha=0.3 --clients 4",),
     "deploy init": ("fedstill deploy init clinics --sites 3 --address fl.example.org",),
+    "deploy server": ("fedstill deploy server clinics fedavg --model mlp --rounds 10",),
+    "deploy site": ("fedstill deploy site site-0 --data folder:pictures",),
     "deploy try": ("fedstill deploy try clinics fedavg --data digits --rounds 2",),
 }
 
@@ -124,8 +143,9 @@ def _assemble() -> Commands:
     whole = _group("fedstill", "Federated learning and knowledge distillation.", {**COMMANDS, **single})
     whole.add_typer(_group("data", "Data sets: list, check, add, show and partition them.", DATA_COMMANDS))
     deployments = _group("deploy", "Train across machines: set up and run a server and its sites.", DEPLOY_COMMANDS)
-    deployments.add_typer(_group("policy", "A site's policy: hold experiments against it.", POLICY_COMMANDS))
+    deployments.add_typer(_group("policy", "A site's policy: check experiments against it.", POLICY_COMMANDS))
     whole.add_typer(deployments)
+    whole.add_typer(_group("flower", "Run experiments on a federation of stock Flower.", {"app": flower_app}))
     for group in added:
         if isinstance(group, Commands):
             whole.add_typer(group)
@@ -149,16 +169,16 @@ def main() -> None:
     code: Any = 0
     try:
         code = app(standalone_mode=False)
-        if code == _INTERRUPTED:  # typer has made a return value of the interrupt
+        if code == INTERRUPTED:  # typer has made a return value of the interrupt
             raise KeyboardInterrupt
     except FedstillError as error:
         _exit_with(str(error), error.exit_code)
     except USAGE_ERROR as error:
         _exit_with(error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
-        _exit_with("interrupted: run the same command again to go on", _INTERRUPTED)
+        _exit_with("interrupted: run the same command again to go on", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has had enough (`| head`): not an error.
+        # The reader of our output has closed it (`| head`): not an error.
         sys.stderr.close()
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)

@@ -29,7 +29,7 @@ def audit(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A study's results (.json) or folder, a run's folder, or a table from other software (.csv, .json).",
+            help="A study's results (.json) or folder, a run's folder, or a table of other software (.csv or .json).",
             metavar="SOURCE",
             autocompletion=run_folders,
         ),
@@ -167,7 +167,7 @@ def _teachers_table(audit: Audit) -> None:
         return
     rows = [(one.teacher, _percent(one.accuracy), _interval(one.interval), one.word) for one in audit.teachers]
     chance = "" if audit.chance is None else f" (chance level {_percent(audit.chance)})"
-    _heading(f"Teachers, accuracy in %{chance}")
+    _heading(f"{'Teachers' if audit.pairs else 'Methods'}, accuracy in %{chance}")
     table("", ("teacher", "accuracy", "95 % interval", "verdict"), rows, right=(1, 2))
     _legend([one.interval for one in audit.teachers])
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedstill.cli.options import Json, Out
+from fedstill.cli.options import Json, Out, named_run, run_folders
 from fedstill.cli.screen import console, print_json, table
-from fedstill.core.errors import BusyError, InputError
-from fedstill.core.files import disk_trouble
+from fedstill.core.errors import InputError
+from fedstill.core.files import disk_trouble, size_on_disk
 from fedstill.core.numbers import size
 
-State = Literal["finished", "unfinished", "being worked on", "cannot be read"]
+if TYPE_CHECKING:
+    from fedstill.runtime.run_state import State
 
 
 def clean(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Runs to delete; default: look at all runs in --out.", metavar="RUN...", autocompletion=run_folders
+        ),
+    ] = None,
     out: Out = Path("runs"),
     checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Delete checkpoints of finished runs.")] = False,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Delete unfinished runs.")] = False,
@@ -26,16 +33,16 @@ def clean(
     json: Json = False,
 ) -> None:
     """Show the disk space that runs take, and free it."""
+    from fedstill.runtime.run_state import run_state
     from fedstill.studies.status import FAILURES
 
-    if not out.is_dir():
-        raise InputError(f"there is no folder {out}: name the folder that holds the runs with --out")
+    chosen = _chosen(runs or [], out, everything or unfinished)
     found: list[dict[str, Any]] = []
     freed = 0
-    for path in sorted(config.parent for config in out.glob("*/config.json")):
-        state = _state(path)
-        doomed = _doomed(path, state, checkpoints, unfinished, everything)
-        taken, freeing = size_on_disk([path]), size_on_disk(doomed)
+    for path in chosen:
+        state = run_state(path)
+        doomed = _doomed(path, state, checkpoints, unfinished, everything or (bool(runs) and not checkpoints))
+        taken, freeing = size_on_disk([path]), size_on_disk([one for one in doomed if not one.is_symlink()])
         freed += freeing
         found.append({"run": path.name, "state": state, "bytes": taken, "frees_bytes": freeing})
         if yes:
@@ -52,7 +59,20 @@ def clean(
     elif freed:
         console.print(f"would free {size(freed)}: add --yes to do it")
     else:
-        console.print("choose what to free with --checkpoints, --unfinished or --all")
+        console.print("choose what to free with --checkpoints, --unfinished or --all, or name runs")
+
+
+def _chosen(runs: list[Path], out: Path, others: bool) -> list[Path]:
+    """The runs that were named, or all in a folder."""
+    if runs and others:
+        raise InputError("name runs, or choose them with --unfinished or --all, not both")
+    chosen = [named_run(run, out) for run in runs]
+    for path in chosen:
+        if not (path / "config.json").is_file():
+            raise InputError(f"{path} is not a run: it has no config.json")
+    if not runs and not out.is_dir():
+        raise InputError(f"there is no folder {out}: name the folder that holds the runs with --out")
+    return chosen or sorted(config.parent for config in out.glob("*/config.json"))
 
 
 def _remove(paths: list[Path]) -> None:
@@ -61,21 +81,6 @@ def _remove(paths: list[Path]) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         except OSError as error:
             raise disk_trouble(path, error) from error
-
-
-def _state(path: Path) -> State:
-    from fedstill.runtime.result import Run
-    from fedstill.runtime.run_folder import RunFolder
-
-    try:
-        if Run(path).finished:
-            return "finished"
-        RunFolder(path).lock().release()
-    except BusyError:
-        return "being worked on"
-    except InputError:  # of another version, say: one more reason to free what it takes
-        return "cannot be read"
-    return "unfinished"
 
 
 def _doomed(path: Path, state: State, checkpoints: bool, unfinished: bool, everything: bool) -> list[Path]:
@@ -93,9 +98,3 @@ def _doomed(path: Path, state: State, checkpoints: bool, unfinished: bool, every
         if not (run.result.personal or written.get("fleet") or written.get("clusters")):
             return [held for name in (NAME, PREVIOUS) if (held := path / name).exists()]
     return []
-
-
-def size_on_disk(paths: list[Path]) -> int:
-    """The bytes of these files, and of all files below these folders."""
-    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
-    return sum(file.stat().st_size for file in files)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedstill.cli.download_bar import download_bar
 from fedstill.cli.options import DataName, Json, Plugin, Root, SeedOfDraw, named, one_of
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
@@ -136,6 +137,37 @@ def data_add(
     )
 
 
+def data_get(
+    name: Annotated[str, typer.Argument(help="Name of a public data set, e.g. mnist or bloodmnist.", metavar="NAME")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the licence without being asked.")] = False,
+    mirror: Annotated[
+        str | None, typer.Option(help="Address that has the same files, e.g. of your institution.")
+    ] = None,
+    data_root: Root = None,
+    json: Json = False,
+) -> None:
+    """Download a public data set.
+
+    Its licence and citation are shown first; nothing is downloaded before you accept the licence.
+    """
+    from fedstill.data.downloads import download_of, fetch
+    from fedstill.data.roots import data_root as place
+
+    wanted = download_of(name)
+    if not json:
+        console.print(f"{name}\nlicence: {wanted.licence}\nplease cite: {wanted.citation}", soft_wrap=True)
+    if not yes and not (place(data_root) / name).exists():
+        if json or not console.is_terminal:
+            raise InputError(f"read the licence of {name} ({wanted.licence}), then say --yes")
+        typer.confirm("Download it?", abort=True)
+    with download_bar(quiet=json) as progress:
+        path = fetch(name, data_root, mirror, progress)
+    if json:
+        print_json({"name": name, "path": str(path), "licence": wanted.licence, "citation": wanted.citation})
+        return
+    console.print(f"{name} is in {path}; use it with --data {name}", soft_wrap=True)
+
+
 def data_partition(
     name: DataName,
     partition: Annotated[
@@ -144,7 +176,9 @@ def data_partition(
             help="How data is split among clients, e.g. iid or dirichlet:alpha=0.1.", autocompletion=named("partitions")
         ),
     ] = "iid",
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients; default: 10, or the number of sites with --partition sites.")
+    ] = None,
     seed: SeedOfDraw = 0,
     out: Annotated[Path | None, typer.Option(help="Picture to write (.png or .svg).")] = None,
     data_root: Root = None,
@@ -156,7 +190,7 @@ def data_partition(
     from fedstill.core.streams import Streams
     from fedstill.data.lookup import load
     from fedstill.data.partitions import partition as cut
-    from fedstill.data.point_labels import has_point_labels, kind_names, partition_labels, shape_kinds
+    from fedstill.data.point_labels import groups_of, has_point_labels, kind_names, partition_labels, shape_kinds
     from fedstill.report.pictures.class_table import draw_partition, partition_text
     from fedstill.runtime.assemble import named_part
 
@@ -171,15 +205,19 @@ def data_partition(
     settings = dict(given) if isinstance(given, dict) else {"name": given}
     chosen = str(settings.pop("name"))
     column, count = partition_labels(chosen, bundle.train, len(bundle.classes))
-    shards = cut(chosen, column, clients, count, Streams(seed), settings)
+    sites = bundle.sites if chosen == "sites" else 0
+    if clients is not None and sites not in (0, clients):
+        raise InputError(f"{name} has {sites} sites, and --clients is {clients}: leave --clients out")
+    shards = cut(chosen, column, clients or sites or 10, count, Streams(seed), settings, groups=groups_of(bundle.train))
+    titles = bundle.site_names if sites else ()
     boxes = has_boxes(bundle.train)
     shown, names = (labels, bundle.classes) if boxes else (shape_kinds(bundle.train), kind_names(bundle))
     counts, scenes = shards.table(shown, len(names)), shards.sizes() if boxes else None
     if out is not None:
-        draw_partition(counts, names, out, f"{name}, {partition}, seed {seed}", scenes)
+        draw_partition(counts, names, out, f"{name}, {partition}, seed {seed}", scenes, titles)
     if json:
         by = "box" if boxes else "kind" if has_point_labels(bundle.train) else "class"
-        held = {} if scenes is None else {"scenes": scenes.tolist()}
+        held = ({} if scenes is None else {"scenes": scenes.tolist()}) | ({"sites": titles} if titles else {})
         print_json({"by": by, "classes": names, "table": counts.tolist(), "picture": str(out) if out else None, **held})
         return
     if has_point_labels(bundle.train):
@@ -188,6 +226,6 @@ def data_partition(
         twice = len(shards.order) - len(shards.order.unique())
         also = "; scenes lie with several clients" if twice else ""
         console.print(f"{name} has boxes: counted are these, by class{also}")
-    console.print(partition_text(counts, names, console.width, scenes))
+    console.print(partition_text(counts, names, console.width, scenes, titles))
     if out is not None:
         console.print(f"drawn in {out}")

@@ -20,13 +20,14 @@ from fedstill.cli.options import (
     Root,
     Seed,
     Set,
+    Track,
     Which,
     named,
     one_of,
     paired,
     run_folders,
 )
-from fedstill.cli.run import run_and_show, show_plan
+from fedstill.cli.run import run_and_show
 from fedstill.core.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:  # help need not wait for torch
@@ -75,6 +76,7 @@ def distill(
     data_root: Root = None,
     device: Device = "cpu",
     plugin: Plugin = None,
+    track: Track = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -84,9 +86,11 @@ def distill(
     flags = Flags(data=data, rounds=epochs, seed=seed, set_=set_, plugin=plugin)
     chosen = _assemble(teachers, student, objective, labels, proxy, flags)
     if dry_run:
-        show_plan(chosen, data_root, json)
+        from fedstill.cli.plan_view import show_plan
+
+        show_plan(chosen, data_root, json, track, device, out)
     else:
-        run_and_show(chosen, out, "in-process", 1, data_root, device, quiet, json)
+        run_and_show(chosen, out, "in-process", 1, data_root, device, quiet, json, track)
 
 
 def _teachers(

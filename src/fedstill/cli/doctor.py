@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from fedstill._version import __version__
-from fedstill.cli.clean import size_on_disk
 from fedstill.cli.options import Json, Out, Root
 from fedstill.cli.screen import console, print_json
 from fedstill.core.errors import InputError
+from fedstill.core.files import size_on_disk
 from fedstill.core.numbers import count, size
 from fedstill.core.origins import GROUP
 from fedstill.core.plugins import load_entry_points
@@ -50,8 +50,14 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "flower": (("flwr", "cryptography", "httpx", "uvicorn"), "a federation across machines (`fedstill deploy`)"),
     "ray": (("ray",), "studies on many machines (`--executor ray`), and with flower the engine flower-ray"),
     "privacy": (("dp-accounting",), "how much privacy a run has spent"),
+    "secure": (("cryptography",), "secure aggregation in simulations; flower has it for deployments"),
     "pandas": (("pandas",), "data frames as data, and histories and comparisons of runs as such"),
     "datasets": (("datasets", "pyarrow"), "data sets of Hugging Face as data"),
+    "dicom": (("pydicom",), "DICOM files as images"),
+    "las": (("laspy", "lazrs"), "compressed laser scans (.laz)"),
+    "tensorboard": (("tensorboard",), "runs as event files (`--track tensorboard`)"),
+    "mlflow": (("mlflow-skinny", "sqlalchemy", "alembic"), "runs in an MLflow store (`--track mlflow`)"),
+    "wandb": (("wandb",), "runs in Weights & Biases (`--track wandb`)"),
 }
 
 

@@ -53,12 +53,28 @@ def predict(
     if predictions[0].labels_points:
         _show_parts(run, predictions, json)
         return
+    if predictions[0].several:
+        _show_several(run, predictions, json)
+        return
     if json:
         answers = [{"file": str(one.file), "class": one.label, "probability": one.probability} for one in predictions]
         print_json({"run": str(run), "predictions": answers})
         return
     rows = [(str(one.file), one.label, share(one.probability)) for one in predictions]
     table("", ("file", "class", "probability"), rows, right=(2,))
+
+
+def _show_several(run: Path, predictions: Sequence[Prediction], json: bool) -> None:
+    """The probability of each class, of which a file has any number."""
+    if json:
+        answers = [
+            {"file": str(one.file), "classes": list(one.found), "probabilities": one.by_class} for one in predictions
+        ]
+        print_json({"run": str(run), "predictions": answers})
+        return
+    names = predictions[0].classes
+    rows = [(str(one.file), one.label, *(share(one.by_class[name]) for name in names)) for one in predictions]
+    table("", ("file", "classes", *names), rows, right=range(2, 2 + len(names)))
 
 
 def export(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # help need not wait for these
     from fedstill.runtime.result import Run
 
 # Typer brings its own copy of click or uses the installed one, depending on its release.
+HELP = {"help_option_names": ["-h", "--help"]}
 USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
@@ -41,16 +42,40 @@ class PlainCommand(TyperCommand):
         """Typer has listed them; since 8.4 click would do it once more."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        explain_arguments(self)
         try:
             return super().parse_args(ctx, args)
         except USAGE_ERROR as error:
-            unknown = getattr(error, "option_name", None)
-            if not isinstance(unknown, str) or not hasattr(error, "possibilities"):
-                raise
+            raise InputError(self._sentence(ctx, error)) from None
+
+    def _sentence(self, ctx: Any, error: Any) -> str:
+        """What is wrong with what was typed, and what to type."""
+        command, unknown, param = ctx.command_path, getattr(error, "option_name", None), getattr(error, "param", None)
+        if isinstance(unknown, str) and hasattr(error, "possibilities"):
             known = [name for one in self.get_params(ctx) for name in one.opts if name.startswith("--")]
-            raise InputError(
-                f"`{ctx.command_path}` has no option {unknown!r}: {did_you_mean(unknown, known)}"
-            ) from None
+            setting = _setting(unknown) if "--set" in known else None
+            remedy = f"it is a setting: --set {setting}=VALUE" if setting else did_you_mean(unknown, known)
+            return f"`{command}` has no option {unknown!r}: {remedy}"
+        if param is not None and hasattr(error, "param_type"):  # it is missing
+            name = param.opts[0] if param.opts[0].startswith("-") else param.make_metavar(ctx)
+            meaning = (getattr(param, "help", None) or "").rstrip(".")
+            return f"`{command}` needs {name} ({meaning[:1].lower()}{meaning[1:]}): see `{command} --help`"
+        return f"{error.format_message().rstrip('.')}: see `{command} --help`"
+
+
+def _setting(option: str) -> str | None:
+    """The setting that somebody took for an option, as they called it.
+
+    >>> _setting("--lr"), _setting("--batch-size"), _setting("--training.rate"), _setting("--banana")
+    ('lr', 'batch_size', 'training.rate', None)
+    """
+    from fedstill.cli.options import settings_to_type
+    from fedstill.core.settings import ALIASES
+
+    typed = option.lstrip("-").replace("-", "_")
+    path = ".".join(ALIASES.get(word, word) for word in typed.split("."))
+    known = [name.removesuffix("=") for name, _ in settings_to_type("")]
+    return typed if any(name == path or name.endswith(f".{path}") for name in known) else None
 
 
 class PlainGroup(TyperGroup):
@@ -63,7 +88,13 @@ class PlainGroup(TyperGroup):
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             raise typer.Exit
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            said = error.format_message().rstrip(".")
+            raise InputError(
+                f"{said}: options stand behind the name of a command, see `{ctx.command_path} --help`"
+            ) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
@@ -83,11 +114,12 @@ class Commands(typer.Typer):
             cls=PlainGroup,
             rich_markup_mode=None,
             pretty_exceptions_enable=False,
+            context_settings=HELP,
             **settings,
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        register = super().command(name, cls=PlainCommand, **settings)
+        register = super().command(name, cls=PlainCommand, context_settings=HELP, **settings)
 
         def added(function: CommandFunctionType) -> CommandFunctionType:
             register(with_logging(function))

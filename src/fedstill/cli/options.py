@@ -71,6 +71,42 @@ def layers(kind: str) -> Callable[[typer.Context, str], list[str]]:
     return offer
 
 
+_SHELVES = {  # of `fedstill list`, that hold what a setting names
+    "attack": "attacks",
+    "data": "datasets",
+    "dropout": "dropouts",
+    "method": "methods",
+    "method.objective": "objectives",
+    "model": "models",
+    "participation": "participation",
+    "partition": "partitions",
+    "privacy": "privacy",
+}
+
+
+def settings_to_type(incomplete: str) -> Offered:
+    """Offers what can be set, by its path.
+
+    >>> [name for name, _ in settings_to_type("training.ra")]
+    ['training.rate=']
+    >>> "method.mu=" in [name for name, _ in settings_to_type("method.")]
+    True
+    >>> [name for name, _ in settings_to_type("partition=path")]
+    ['partition=pathological']
+    >>> [name for name, _ in settings_to_type("training.optimiser=ad")]
+    ['training.optimiser=adam', 'training.optimiser=adamw']
+    """
+    path, typed, begun = incomplete.partition("=")
+    if typed:
+        shelf = _SHELVES.get(path.removesuffix(".name"))
+        offered = (
+            named(shelf)(begun) if shelf else [(one, "") for one in one_of(*_names()["values"].get(path, []))(begun)]
+        )
+        return [(f"{path}={name}", what) for name, what in offered]
+    every: dict[str, str] = _names()["settings"]
+    return [(f"{name}=", what) for name, what in every.items() if name.startswith(incomplete)]
+
+
 def run_folders(incomplete: str) -> list[str]:
     """Folders of runs that go on as typed, and folders that hold some; before anything is typed, those in `runs`."""
     found = []
@@ -96,7 +132,7 @@ def _folders(typed: str) -> Iterator[Path]:
 
 _PAGES = (".html", ".htm")
 _SEED = "Seed of all random draws."
-_DATA = "Data set, npz:FILE or folder:FOLDER."
+_DATA = "Name of a data set, or folder:FOLDER, table:FILE, npz:FILE, signals:FOLDER or hf:NAME."
 
 
 def html_path(path: Path | None) -> Path | None:
@@ -107,9 +143,23 @@ def html_path(path: Path | None) -> Path | None:
 
 
 def in_runs(path: Path) -> Path:
-    """A run by its name alone, as `--dry-run` prints it."""
-    inside = Path("runs") / path
-    return inside if not path.exists() and inside.is_dir() else path
+    """A run by its name alone, as `--dry-run` prints it, or by the beginning of that or of its digest."""
+    return named_run(path, Path("runs"))
+
+
+def named_run(path: Path, folder: Path) -> Path:
+    """The same for the runs in a folder."""
+    if path.exists() or path.is_absolute() or len(path.parts) != 1:
+        return path
+    if (folder / path).is_dir():
+        return folder / path
+    every = sorted(config.parent for config in folder.glob("*/config.json"))
+    begun = path.name
+    found = [run for run in every if run.name.startswith(begun) or run.name.rpartition("-")[2].startswith(begun)]
+    if len(found) > 1:
+        some = ", ".join(run.name for run in found[:3])
+        raise InputError(f"{path} may be any of {len(found)} runs in {folder}: {some}{', ...' * (len(found) > 3)}")
+    return found[0] if found else path
 
 
 # How a command behaves.
@@ -137,6 +187,15 @@ Device = Annotated[
     ),
 ]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Also record rounds with tensorboard, mlflow or wandb, as NAME or NAME:WHERE; repeatable.",
+        autocompletion=one_of("tensorboard", "mlflow", "wandb"),
+    ),
+]
+
 # What an experiment is.
 ExperimentName = Annotated[
     str,
@@ -158,7 +217,23 @@ Variant = Annotated[
         autocompletion=layers("variants"),
     ),
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. training.rate=0.01; repeatable.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        help="Metric instead of accuracy, e.g. auc, balanced_accuracy or f1.",
+        autocompletion=one_of(
+            *("accuracy", "class_accuracy", "loss", "auc", "balanced_accuracy", "f1"),
+            *("sensitivity", "specificity", "calibration_error"),
+        ),
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A setting and its value, e.g. training.rate=0.01; repeatable.", autocompletion=settings_to_type
+    ),
+]
 Data = Annotated[str | None, typer.Option("--data", help=_DATA, autocompletion=named("datasets"))]
 DataName = Annotated[str, typer.Argument(help=_DATA, metavar="NAME", autocompletion=named("datasets"))]
 Model = Annotated[
@@ -187,7 +262,7 @@ Dropout = Annotated[
     str | None,
     typer.Option(
         "--dropout",
-        help="Rate of dropout or its kind, e.g. 0.4 or bursty:rate=0.4.",
+        help="Share of clients that drop out, or the kind of dropout, e.g. 0.4 or bursty:rate=0.4.",
         autocompletion=named("dropouts"),
     ),
 ]
@@ -196,12 +271,22 @@ Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds; 
 Seed = Annotated[int | None, typer.Option("--seed", help=_SEED)]
 SeedOfDraw = Annotated[int, typer.Option("--seed", help=_SEED)]
 Query = Annotated[
-    list[str] | None, typer.Option("--query", help="CLIENT:CLASSES that a client queries, e.g. 3:7,8; repeatable.")
+    list[str] | None,
+    typer.Option("--query", help="A client and the classes that it queries from others, e.g. 3:7,8; repeatable."),
 ]
 
 # A run and its models.
 RunFolder = Annotated[
     Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=run_folders, callback=in_runs)
+]
+RunFolders = Annotated[
+    list[Path],
+    typer.Argument(
+        help="A run's folder, or several to compare them.",
+        metavar="RUN...",
+        autocompletion=run_folders,
+        callback=lambda paths: list(map(in_runs, paths)),
+    ),
 ]
 TrainedModel = Annotated[
     Path,

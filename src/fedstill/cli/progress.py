@@ -90,6 +90,10 @@ class RunDisplay(BarDisplay):
         self.accuracy: float | None = None
         self.measure = ACCURACY  # what that is called
 
+    def note(self, text: str) -> None:
+        if self.prints or not self.quiet:
+            errors.print(f"note: {text}", soft_wrap=True)
+
     def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         self.measure = measure_of(experiment.architectures[0])
         self.up, self.down, self.accuracy = 0, 0, None
@@ -161,12 +165,15 @@ class StudyDisplay(BarDisplay):
         done = outcome.state == "done"
         measure = measure_of(job.experiment.architectures[0])
         how = f"{measure} {share(progress.accuracy.get(job))}" if done else f"{outcome.state}: {outcome.error}"
+        notes = [outcome.note] if outcome.note else []
         if self.bar is not None:
             self.heard(progress)
-            if outcome.state == "failed":
-                self.bar.console.print(f"{job.cell}: {how}")
+            for text in [how, *notes] if outcome.state == "failed" else notes:
+                self.bar.console.print(f"{job.cell}: {text}")
         else:
             errors.print(f"{progress.over}/{progress.total} {job.cell}: {how}{self._left(progress)}", soft_wrap=True)
+            for text in notes:
+                errors.print(f"{job.cell}: {text}", soft_wrap=True)
 
     def heard(self, progress: StudyProgress) -> None:
         if self.bar is not None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic.fields import FieldInfo
 from typer.models import ArgumentInfo, OptionInfo
 
 from fedstill.cli import HELP_WIDTH
@@ -25,6 +26,9 @@ from fedstill.core.files import writable_file, write_atomically
 from fedstill.core.plugins import use_plugins
 from fedstill.core.slices import slices
 from fedstill.core.table import markdown_rows
+
+if TYPE_CHECKING:
+    from fedstill.core.settings import Settings
 
 # What a value is called in usage lines, by its type.
 _KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PATH"}
@@ -73,9 +77,62 @@ def completed_names() -> dict[str, Any]:
         "findings": dict.fromkeys([*SEVERITIES, *TOPICS], ""),
         "presets": {recipe: kinds["presets"] for recipe, kinds in layers.items() if kinds["presets"]},
         "help": overview(),
+        "settings": settable(),
         "slices": list(slices()),
+        "values": settable_values(),
         "variants": {recipe: kinds["variants"] for recipe, kinds in layers.items() if kinds["variants"]},
     }
+
+
+def settable() -> dict[str, str]:
+    """What `--set` takes, with descriptions: settings of an experiment, its sections, and parts chosen in them."""
+    found = {path: field.description or "" for path, field in _settable_fields()}
+    return dict(sorted(found.items()))
+
+
+def settable_values() -> dict[str, list[str]]:
+    """By setting, the words that it takes, or its usual ones, where there are such."""
+    found: dict[str, list[str]] = {}
+    for path, field in _settable_fields():  # parts of one section may have settings of one name
+        if words := [*dict.fromkeys([*found.get(path, []), *_words(field)])]:
+            found[path] = words
+    return dict(sorted(found.items()))
+
+
+def _words(field: FieldInfo) -> list[str]:
+    def literals(annotation: Any) -> Iterator[str]:
+        if annotation is bool:
+            yield from ("true", "false")
+        elif get_origin(annotation) is Literal:
+            yield from (word for word in get_args(annotation) if isinstance(word, str))
+        elif get_origin(annotation) in (Union, UnionType, Annotated):
+            for part in get_args(annotation):
+                yield from literals(part)
+
+    return [*literals(field.annotation)] or [word for word in field.examples or () if isinstance(word, str)]
+
+
+def _settable_fields() -> Iterator[tuple[str, FieldInfo]]:
+    from fedstill.runtime.experiment import PARTS, experiment_class
+
+    for name, field in experiment_class().model_fields.items():
+        inner = section_settings(name)
+        if name in PARTS or not inner:
+            yield name, field
+        for kind in inner:
+            yield from ((f"{name}.{key}", own) for key, own in kind.model_fields.items())
+
+
+def section_settings(name: str) -> list[type[Settings]]:
+    """The settings of an experiment's section: of each part that can be chosen in it, or its own; else none."""
+    from fedstill.core.settings import Settings
+    from fedstill.runtime.experiment import PARTS, Choice, experiment_class, settings_of
+
+    if name in PARTS:
+        return [settings_of(PARTS[name][part]) for part in PARTS[name]]
+    field = experiment_class().model_fields[name]
+    kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+    return [kind for kind in kinds if issubclass(kind, Settings) and kind is not Choice]
 
 
 def overview() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from inspect import Parameter, signature
 from types import UnionType
@@ -59,7 +60,9 @@ def reference_page() -> str:
     codes = table(("code", "when"), [(code(str(number)), when) for number, when in EXIT_CODES.items()])
     variables = table(("variable", "what it is"), [(code(name), what) for name, what in ENVIRONMENT.items()])
     sections: dict[str, str] = {
-        "Commands": table(("command", "what it does"), [(link(one.typed), one.help) for one in typed]),
+        "Commands": table(
+            ("command", "what it does"), [(link(one.typed), one.help.partition("\n")[0]) for one in typed]
+        ),
         **{f"# {one.typed}": described(one) for one in typed},
         "Exit codes": codes,
         "Findings of an audit": _findings(),
@@ -142,11 +145,11 @@ def _named(registry: Registry[Any]) -> str:
 
 
 def _models() -> str:
-    lines = "\n".join(f"- `{name}`: {sizes}" for name in models if (sizes := _sizes(models[name])))
+    lines = "\n".join(f"- `{name}`: {sizes}" for name in models if (sizes := model_sizes(models[name])))
     return f"{_named(models)}\n\nSizes, for `fedstill.models.build_model(name, shape, classes, **sizes)`:\n\n{lines}"
 
 
-def _sizes(builder: Any) -> str:
+def model_sizes(builder: Any) -> str:
     every = signature(builder).parameters.values()
     return ", ".join(f"{one.name} {one.default:g}" for one in every if one.kind is Parameter.KEYWORD_ONLY)
 
@@ -180,12 +183,27 @@ def anchors(page: str) -> set[str]:
     return {anchor(line.lstrip("# ")) for line in page.splitlines() if line.startswith("#")}
 
 
+SETTING_HEADS = ("setting", "type", "default", "what it is")
+
+
 def settings_table(kind: type[Settings]) -> str:
+    return table(SETTING_HEADS, setting_rows(kind))
+
+
+def setting_rows(kind: type[Settings]) -> list[tuple[str, str, str, str]]:
     """A row for each setting: name, type with its bounds, default, description."""
-    rows = [
+    return [
         (code(name), _type(name, field), _default(field), field.description or "") for name, field in fields_of(kind)
     ]
-    return table(("setting", "type", "default", "what it is"), rows)
+
+
+def plain_text(cell: str) -> str:
+    """A cell of the page without its markup.
+
+    >>> plain_text("`half` or a part, see [Methods](#methods)")
+    'half or a part, see Methods'
+    """
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell).replace("`", "")
 
 
 def fields_of(kind: type[Settings]) -> list[tuple[str, FieldInfo]]:

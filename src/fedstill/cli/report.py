@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli.options import Json, OneData, Plugin, Root, html_path, run_folders
-from fedstill.cli.screen import print_page
+from fedstill.cli.options import Json, Metric, OneData, Plugin, Root, html_path, run_folders
+from fedstill.cli.screen import console, print_page
 
 
 def report(
@@ -23,12 +23,16 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (.html); default: next to the results.", callback=html_path)
     ] = None,
+    metric: Metric = None,
     data: OneData = None,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
     """Write an HTML report of a study and its audit, or of runs."""
+    from fedstill.report.writer import left_out
     from fedstill.report.writer import report as write_report
 
-    print_page(write_report(sources, out, data=data, data_root=data_root, plugins=plugin or []), json)
+    print_page(write_report(sources, out, data=data, data_root=data_root, plugins=plugin or [], metric=metric), json)
+    if not json and (sentence := left_out(sources)):
+        console.print(sentence, soft_wrap=True)

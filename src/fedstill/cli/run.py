@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +11,22 @@ import typer
 
 from fedstill.cli.extensions import run_summaries
 from fedstill.cli.flags import Flags, with_flags
-from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root, RunFolder, named
-from fedstill.cli.screen import console, print_json, sparkline, table
-from fedstill.core.errors import InputError
+from fedstill.cli.options import (
+    Device,
+    DryRun,
+    ExperimentName,
+    Json,
+    Metric,
+    Out,
+    Plugin,
+    Quiet,
+    Root,
+    RunFolders,
+    Track,
+    named,
+)
+from fedstill.cli.runs import show_comparison
+from fedstill.cli.screen import CANNOT_RUN, console, errors, print_json, sparkline, table
 from fedstill.core.numbers import count, share, size
 
 if TYPE_CHECKING:  # help need not wait for torch
@@ -38,18 +52,33 @@ def run(
         ),
     ] = "in-process",
     workers: Annotated[int, typer.Option(help="Number of processes, for the engines processes and flower-ray.")] = 2,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric that ranks rounds, e.g. auc; the same as --set select_by=NAME.")
+    ] = None,
     data_root: Root = None,
     device: Device = "cpu",
+    track: Track = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Run an experiment, resume it, or show its result."""
-    chosen = flags.assemble(experiment)
+    chosen = _ranked_by(flags, metric).assemble(experiment)
     if dry_run:
-        show_plan(chosen, data_root, json)
+        from fedstill.cli.plan_view import show_plan
+
+        show_plan(chosen, data_root, json, track, device, out, engine, workers)
     else:
-        run_and_show(chosen, out, engine, workers, data_root, device, quiet, json)
+        run_and_show(chosen, out, engine, workers, data_root, device, quiet, json, track)
+
+
+def _ranked_by(flags: Flags, metric: str | None) -> Flags:
+    """The flags with the metric that ranks rounds among the settings."""
+    from fedstill.runtime.round_ranking import check_metric_name
+
+    if metric is None:
+        return flags
+    return replace(flags, set_=[*(flags.set_ or ()), f"select_by={check_metric_name(metric)}"])
 
 
 @with_flags()
@@ -69,21 +98,29 @@ def egress(experiment: ExperimentName, flags: Flags, data_root: Root = None, jso
         console.print(f"{part.capitalize()}: {manifest[part]}.")
 
 
-def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
-    """Show a run's rounds as a table and a curve."""
+def show(runs: RunFolders, metric: Metric = None, plugin: Plugin = None, json: Json = False) -> None:
+    """Show a run's rounds and figures, or compare several runs."""
     from fedstill.core.plugins import use_plugins
     from fedstill.runtime.result import Run
-    from fedstill.tasks.task_choice import measure_of
 
     use_plugins(plugin or [])
-    found = Run(run)
+    if len(runs) > 1 or next(runs[0].glob("*/config.json"), None) is not None:
+        show_comparison(runs, json, metric)
+    else:
+        _show_run(Run(runs[0]), json, metric)
+
+
+def _show_run(found: Run, json: bool, metric: str | None) -> None:
+    from fedstill.cli.metrics_view import measured_rounds
+    from fedstill.tasks.task_choice import measure_of
+
     journal = found.journal
     if json:
         print_json(run_to_dict(found) | {"journal": [record.to_dict() for record in journal]})
         return
-    measure = measure_of(found.experiment.architectures[0])
-    _rounds_table(found, measure)
-    curve = [record.accuracy for record in journal if record.accuracy is not None]
+    measure, scores = measured_rounds(found, metric, measure_of(found.experiment.architectures[0]))
+    _rounds_table(found, measure, scores)
+    curve = [score for score in scores.values() if score is not None]
     if curve:
         console.print(f"\n{measure} {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n")
     for why in found.stale:
@@ -97,28 +134,18 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
         console.print(f"not finished: {len(journal)} of {rounds} rounds; run the same command again to go on")
 
 
-def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
-    """The resolved experiment; missing data is reported and is no error."""
-    from fedstill.runtime.plan import make_plan
-
-    try:
-        plan = make_plan(experiment, data_root)
-        experiment, found = plan.experiment, f"found; this run is called {plan.folder_name}"
-    except InputError as error:
-        found = f"cannot run here: {error}"
-    print_plan(experiment, found, as_json)
-
-
 def print_plan(settings: Settings, status: str, as_json: bool, called: str = "experiment") -> None:
-    """Settings as a recipe has them, and whether they can be run."""
+    """Settings as a recipe has them, and whether they can be run; exits with code 2 where they cannot."""
     import yaml
 
     content = settings.model_dump(mode="json")
     if as_json:
         print_json({called: content, "status": status})
-        return
-    console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip())
-    console.print(f"# {status}")
+    else:
+        console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip())
+        console.print(f"# {status}")
+    if status.startswith(CANNOT_RUN):
+        raise typer.Exit(2)
 
 
 def run_and_show(
@@ -130,6 +157,7 @@ def run_and_show(
     device: str,
     quiet: bool,
     as_json: bool,
+    track: Sequence[str] | None = None,
 ) -> None:
     """Run an experiment with live progress, and print its result."""
     from fedstill.cli.progress import RunDisplay
@@ -145,6 +173,9 @@ def run_and_show(
             data_root=data_root,
             device=device,
             observers=[display],
+            track=track,
+            tell=display.warn,
+            measure=errors.is_terminal and not display.quiet,
         )
     finally:
         display.close()
@@ -160,19 +191,24 @@ def print_run(run: Run, as_json: bool, begun: str = "") -> None:
 
 def run_to_dict(run: Run) -> dict[str, Any]:
     """A run as `--json` prints it, in every command; of one that is not finished, its folder and measure."""
+    from fedstill.report.command import missing_reference
     from fedstill.tasks.task_choice import measure_of
 
     measure = measure_of(run.experiment.architectures[0])
     if not run.finished:
         return {"run": str(run.path), "measure": measure}
     sections = {name: run_summaries[name].section(run) for name in run_summaries}
-    return run.printed(measure=measure, **sections).to_dict()
+    printed = run.printed(measure=measure, **sections).to_dict()
+    if (command := missing_reference(run)) is not None:
+        printed["reference"]["command"] = command
+    return printed
 
 
 def show_result(run: Run, begun: str = "") -> None:
     """A finished run's figures; `begun` says how much of it was there before."""
+    from fedstill.cli.metrics_view import show_metrics
     from fedstill.runtime.batchnorm_check import check_sentence
-    from fedstill.runtime.run_checks import baseline_sentence
+    from fedstill.runtime.run_checks import baseline_sentence, skipped_files
 
     result = run.result
     console.print(
@@ -182,11 +218,14 @@ def show_result(run: Run, begun: str = "") -> None:
     )
     heads, rows = _scores(run)
     table("", ("model", "round", *heads), rows, right=range(1, len(heads) + 2))
+    show_metrics(run)
     _show_teachers(run)
     for name, accuracy in result.extra_models.items():
         console.print(f"{name}: {share(accuracy)}")
     if result.personal is not None:
         _show_personal(run, result.personal)
+    if result.by_site:
+        _show_sites(result.by_site)
     for name in run_summaries:
         run_summaries[name].show(run)
     for name, value in result.method_metrics.items():
@@ -195,8 +234,11 @@ def show_result(run: Run, begun: str = "") -> None:
         _show_failures(run)
     if result.batchnorm is not None:
         console.print(check_sentence(result.batchnorm), soft_wrap=True)
+    for note in skipped_files(run.checks):
+        console.print(note, soft_wrap=True)
     if (baseline := baseline_sentence(run.checks)) is not None:
         console.print(baseline, soft_wrap=True)
+    _show_reference(run)
     if not result.finite:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     if begun:
@@ -206,6 +248,13 @@ def show_result(run: Run, begun: str = "") -> None:
         f" sha256 {result.sha256[:16]}…\n{run.path}",
         soft_wrap=True,
     )
+
+
+def _show_reference(run: Run) -> None:
+    from fedstill.report.command import reference_sentence
+
+    if (said := reference_sentence(run)) is not None:
+        console.print(said, soft_wrap=True)
 
 
 def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -253,6 +302,17 @@ def _show_personal(run: Run, personal: PersonalMetrics) -> None:
         console.print(f"{personal.non_finite} of them are not finite: they count as chance", style="bold")
 
 
+def _show_sites(by_site: Mapping[str, Mapping[str, float]]) -> None:
+    from fedstill.audit.statistics import share_interval
+
+    rows = []
+    for name, metrics in by_site.items():
+        low, high = share_interval(metrics["accuracy"], metrics["samples"])
+        figures = (share(metrics["accuracy"]), f"{share(low)} to {share(high)}", share(metrics["class_accuracy"]))
+        rows.append((name, f"{metrics['samples']:,.0f}", *figures))
+    table("", ("site", "test samples", "accuracy", "95 % interval", "class accuracy"), rows, right=range(1, 5))
+
+
 def _show_failures(run: Run) -> None:
     from fedstill.runtime.round_outcome import by_reason, only_not_finite
 
@@ -279,7 +339,7 @@ def _what_and_when(line: Mapping[str, Any]) -> str:
     return str(line["why"]) if line["when"] == EVERY_ROUND else f"{line['why']}; {line['when']}"
 
 
-def _rounds_table(run: Run, measure: str) -> None:
+def _rounds_table(run: Run, measure: str, scores: Mapping[int, float | None]) -> None:
     from fedstill.tasks.task_choice import detects
 
     journal = run.journal
@@ -287,7 +347,7 @@ def _rounds_table(run: Run, measure: str) -> None:
     rows = [
         (
             str(record.round),
-            share(record.accuracy),
+            share(scores[record.round]),
             " ".join(f"{value:.4f}" for value in _losses(record, together)) or "-",
             f"{len(record.accepted)}/{len(record.sampled)}",
             f"↑{size(record.bytes.up)} ↓{size(record.bytes.down)}",

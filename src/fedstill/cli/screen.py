@@ -17,6 +17,7 @@ from fedstill.core.terminal_table import terminal_grid
 console = Console(markup=False, highlight=False, emoji=False)
 errors = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
+CANNOT_RUN = "cannot run here"  # how a dry run begins to say why; its exit code is then 2
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -45,19 +46,19 @@ def table(
 
 def print_table(made: Table, title: str = "", where: Console = console) -> None:
     """The same for a table that is made already; its caption and note are left out."""
-    where.print(terminal_grid(made, title))
+    where.print(terminal_grid(made, title, where.width))
 
 
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """A curve in one line of text, from the lowest to the highest value.
+def sparkline(values: Sequence[float], width: int = 60, low: float | None = None, high: float | None = None) -> str:
+    """A curve in one line of text, from the lowest to the highest value, or between bounds that curves share.
 
-    >>> sparkline([0.0, 0.5, 1.0])
-    '▁▅█'
+    >>> sparkline([0.0, 0.5, 1.0]), sparkline([0.0, 0.5], high=1.0)
+    ('▁▅█', '▁▅')
     """
     if not values:
         return ""
     if len(values) > width:
         values = [values[number * (len(values) - 1) // (width - 1)] for number in range(width)]
-    low, high = min(values), max(values)
+    low, high = min(values) if low is None else low, max(values) if high is None else high
     span = (high - low) or 1.0
     return "".join(_BARS[min(int((value - low) / span * len(_BARS)), len(_BARS) - 1)] for value in values)

@@ -19,11 +19,12 @@ from fedstill.cli.options import (
     Quiet,
     Root,
     Set,
+    Track,
     Variant,
     named,
     one_of,
 )
-from fedstill.cli.screen import console, errors, print_json, print_table, table
+from fedstill.cli.screen import CANNOT_RUN, console, errors, print_json, print_table, table
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
 from fedstill.core.numbers import count, duration
@@ -82,6 +83,7 @@ def study(
     preset: Preset = None,
     variant: Variant = None,
     plugin: Plugin = None,
+    track: Track = None,
     dry_run: DryRun = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat the runs that failed before.")] = False,
     quiet: Quiet = False,
@@ -94,6 +96,7 @@ def study(
         _show_results(Path(recipe), output)
         return
     from fedstill.runtime.assemble import assignments
+    from fedstill.runtime.tracked import check_track
     from fedstill.studies import Study
 
     settings = [*(set_ or []), *([f"seed={list(seed)}"] if seed else [])]
@@ -106,8 +109,11 @@ def study(
         data_root=data_root,
         device=device,
     )
-    act = _show_plan if dry_run else run_and_show
-    act(made, out, workers, retry_failed, output, executor, address)
+    if dry_run:
+        check_track(track)
+        _show_plan(made, out, workers, retry_failed, output, executor, address)
+    else:
+        run_and_show(made, out, workers, retry_failed, output, executor, address, track)
 
 
 def _refuse_unused(context: typer.Context) -> None:
@@ -126,6 +132,7 @@ def run_and_show(
     output: StudyOutput,
     executor: str = "local",
     address: str | None = None,
+    track: Sequence[str] | None = None,
 ) -> None:
     """Run a study with live progress, write its files, and print its tables."""
     from fedstill.cli.progress import StudyDisplay
@@ -134,9 +141,18 @@ def run_and_show(
     if older is not None:
         study.results(out).extended(older, *study.identities(out))  # refused now if they do not belong together
     display = StudyDisplay(output.quiet or output.as_json)
+    if not display.quiet:
+        _show_estimate(study, out)
     try:
         results = study.execute(
-            out, [display], workers=workers, retry_failed=retry_failed, executor=executor, address=address
+            out,
+            [display],
+            workers=workers,
+            retry_failed=retry_failed,
+            executor=executor,
+            address=address,
+            track=track,
+            tell=display.warn,
         )
     finally:
         display.close()
@@ -144,6 +160,20 @@ def run_and_show(
     failures = {**results.failures, **(results.students.failures if results.students else {})}
     if failures:
         _report_failures(results, failures, len(study.expand()), output.as_json)
+
+
+def _show_estimate(study: Study, out: Path) -> None:
+    """Of the runs that are left; a step that was not measured yet is where somebody looks at a terminal."""
+    from fedstill.studies.status import RunStatus
+    from fedstill.studies.study_estimate import estimate_of
+
+    if study.study_plan.missing:
+        return
+    status = RunStatus(out)
+    left = [job for job in study.study_plan.jobs if status.run(job) is None]
+    estimate = estimate_of(study.study_plan, measure=errors.is_terminal, tell=_tell_of_measuring)
+    if text := estimate.text(left):
+        errors.print(text, soft_wrap=True)
 
 
 def _show_results(file: Path, output: StudyOutput) -> None:
@@ -169,21 +199,37 @@ def _show_plan(
     """
     from fedstill.studies.executor import check_executor, executor_size
     from fedstill.studies.status import RunStatus
+    from fedstill.studies.study_estimate import estimate_of
     from fedstill.studies.study_progress import StudyProgress
 
     check_executor(executor, address, study.device)
     size = executor_size(workers, executor, cores=workers if address else None)
     _check(output)
-    progress = StudyProgress(RunStatus(out), study.study_plan.jobs, size, retry_failed)
+    missing = study.study_plan.missing
+    estimate = estimate_of(study.study_plan, measure=True, tell=_tell_of_measuring)
+    progress = StudyProgress(RunStatus(out), study.study_plan.jobs, size, retry_failed, estimate.seconds)
+    left_to_do = [*progress.waiting]
     if output.as_json:
         cells = [
             {"cell": cell.labels, "experiment": cell.experiment.model_dump(mode="json")} for cell in study.expand()
         ]
-        left, missing = progress.seconds_left(), study.study_plan.missing
+        left = progress.seconds_left()
         counts = _counts(study, progress)
-        print_json({"study": study.recipe.name, **counts, "seconds_left": left, "missing": missing, "cells": cells})
+        known = [estimate.seconds[job] for job in left_to_do if job in estimate.seconds]
+        costs = {"core_seconds": sum(known) if known else None, "memory": estimate.memory or None}
+        costs["not_estimated"] = len(left_to_do) - len(known)
+        about = {"seconds_left": left, "estimate": costs, "missing": missing, "cells": cells}
+        print_json({"study": study.recipe.name, **counts, **about})
     else:
         _print_plan(study, progress, size)
+        if text := estimate.text(left_to_do):
+            console.print(text, soft_wrap=True)
+    if missing:
+        raise typer.Exit(2)
+
+
+def _tell_of_measuring(kinds: int) -> None:
+    errors.print(f"measuring a step of {count(kinds, 'kind')} of runs on this machine, once", soft_wrap=True)
 
 
 def _counts(study: Study, progress: StudyProgress) -> dict[str, int]:
@@ -210,7 +256,7 @@ def _print_plan(study: Study, progress: StudyProgress, workers: int) -> None:
     if left is not None and progress.waiting:
         console.print(f"about {duration(left)} left with {count(workers, 'worker')}")
     for sentence in study.study_plan.missing.values():
-        console.print(f"cannot run here: {sentence}")
+        console.print(f"{CANNOT_RUN}: {sentence}")
 
 
 def _check(output: StudyOutput) -> Results | None:

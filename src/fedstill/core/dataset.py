@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -91,6 +92,10 @@ class Subset:
 
     def batch(self, rows: Tensor) -> Batch:
         return self.data.batch(self.rows.index_select(0, rows))
+
+    def prefetch(self, rows: Tensor) -> None:
+        """Begin to read these rows, where the data set can."""
+        begin_reading(self.data, self.rows.index_select(0, rows))
 
     def labels(self) -> Tensor | None:
         labels = self.data.labels()
@@ -233,12 +238,55 @@ def column(data: Dataset, name: str) -> Tensor | None:
     return None if at_hand is None else at_hand(name)
 
 
+def begin_reading(data: Dataset, rows: Tensor) -> None:
+    """Let a data set that reads files begin with these rows, which are needed next."""
+    begin: Callable[[Tensor], None] | None = getattr(data, "prefetch", None)
+    if begin is not None:
+        begin(rows)
+
+
+def read_ahead(data: Dataset, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The rows of each batch, while the data set reads those of the next."""
+    if not hasattr(data, "prefetch"):
+        yield from batches
+        return
+    waiting: Tensor | None = None
+    for rows in batches:
+        begin_reading(data, rows)
+        if waiting is not None:
+            yield waiting
+        waiting = rows
+    if waiting is not None:
+        yield waiting
+
+
 AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on how many are said together
 
 
-def every_row(data: Dataset, size: int = AT_ONCE) -> list[Tensor]:
-    """Row numbers of the whole set in order, in pieces of `size`, for evaluation."""
+_PIXELS_AT_ONCE = 40_000_000  # values of an evaluation batch of images: 256 of 3 x 224 x 224 are fewer
+
+
+def every_row(data: Dataset, size: int | None = None) -> list[Tensor]:
+    """Row numbers of the whole set in order, in pieces of `size`, for evaluation; fewer at once where images are large.
+
+    >>> large = ArrayDataset(inputs=torch.zeros(60, 3, 1, 1, dtype=torch.uint8).expand(60, 3, 512, 512))
+    >>> [len(rows) for rows in every_row(large)], [len(rows) for rows in every_row(large, 60)]
+    ([50, 10], [60])
+    """
+    if size is None:
+        shape = sample_shape(data)
+        size = AT_ONCE if len(shape) != 3 else max(1, min(AT_ONCE, _PIXELS_AT_ONCE // prod(shape)))
     return list(torch.arange(len(data)).split(size))
+
+
+def sample_shape(data: Dataset) -> tuple[int, ...]:
+    """The shape of inputs, as far as it is known without reading a sample; else empty."""
+    if isinstance(data, Subset):
+        return sample_shape(data.data)
+    if isinstance(data, ArrayDataset):
+        return tuple(data.columns["inputs"].shape[1:])
+    known: tuple[int, ...] = getattr(data, "sample_shape", ())
+    return known
 
 
 NO_LABEL = -1  # in a row of boxes that is only there to fill up
@@ -248,6 +296,23 @@ def has_boxes(data: Dataset) -> bool:
     """Whether samples have boxes: labels are then (samples, boxes), and `NO_LABEL` where a row only fills up."""
     labels = data.labels()
     return labels is not None and labels.ndim == 2 and "boxes" in data.batch(torch.zeros(0, dtype=torch.int64))
+
+
+def has_several_labels(data: Dataset) -> bool:
+    """Whether samples have any number of classes: labels are then (samples, classes) of true and false."""
+    labels = data.labels()
+    return labels is not None and labels.ndim == 2 and labels.dtype == torch.bool
+
+
+def rarest_class(labels: Tensor) -> Tensor:
+    """For samples with any number of classes, the rarest one of each, by which they are split; without any, one more.
+
+    >>> rarest_class(torch.tensor([[True, False], [True, True], [False, False]])).tolist()
+    [0, 1, 2]
+    """
+    order = labels.sum(dim=0).argsort(stable=True)
+    place = torch.where(labels[:, order], torch.arange(len(order)), len(order)).amin(dim=1)
+    return torch.cat([order, torch.tensor([len(order)])])[place]
 
 
 def class_counts(data: Dataset, classes: int) -> Tensor:
@@ -261,4 +326,6 @@ def class_counts(data: Dataset, classes: int) -> Tensor:
     labels = data.labels()
     if labels is None:
         return torch.zeros(classes, dtype=torch.int64)
+    if labels.dtype == torch.bool:  # any number of classes for a sample
+        return labels.sum(dim=0)
     return torch.bincount(labels[labels >= 0], minlength=classes)

@@ -26,6 +26,7 @@ class Egress:
     to: Literal["server", "peers"] = "server"
     by_class: bool = False  # True: figures of each class, behind which there may be few samples
     optional: bool = False  # True: a site whose policy forbids it leaves it out of its replies, and takes part
+    masked: bool = False  # True: uniformly random numbers to anyone who sees them alone; only their sum tells anything
 
 
 EVERY_ROUND = "every round"

@@ -61,12 +61,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "did you mean 'fedavg'? Known: centralised, fedavg"
     >>> did_you_mean("learning_rate", ["encoder_rate", "rate"])
     "did you mean 'rate'? Known: encoder_rate, rate"
-    >>> did_you_mean("zebra", ["fedavg"])
+    >>> did_you_mean("zebra", ["fedavg", "fedavg"])
     'known: fedavg'
     >>> did_you_mean("zebra", [])
     'there are none'
     """
-    names = sorted(known)
+    names = sorted(set(known))
     if not names:
         return "there are none"
     near = _nearest(name.lstrip("-"), {one.lstrip("-"): one for one in names})

@@ -6,15 +6,14 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
-
-from filelock import FileLock, Timeout
 
 from fedstill.core.errors import InputError, RunError
 
@@ -72,6 +71,48 @@ def write_output(path: Path, data: bytes) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
+def check_regular(path: Path) -> None:
+    """Refuse a pipe, a device or a loop of links, which could be read without end; a missing file is none of these."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(f"{path} is a link that leads back to itself: remove it") from None
+        return  # opening it reports why that fails
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{path} is a pipe, a device or a socket, and no file: remove it")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file; a pipe, a device or a loop of links is an `InputError`."""
+    check_regular(path)
+    return path.read_bytes()
+
+
+def read_text_file(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file, likewise."""
+    check_regular(path)
+    return path.read_text(encoding=encoding)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON means; text that is nested too deeply is a `ValueError` like any that is damaged.
+
+    >>> parse_json('{"a": [1]}')
+    {'a': [1]}
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+        ...
+    ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
@@ -79,11 +120,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON file's content; None where it is missing or damaged, so that it is made again."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(read_text_file(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
         _log.info("%s cannot be read as JSON", path, exc_info=True)
+        return None
+    if not isinstance(content, dict):
+        _log.info("%s holds no JSON object", path)
         return None
     return content
 
@@ -95,22 +139,9 @@ def digest_of(data: bytes) -> str:
 
 def file_digest(path: Path) -> str | None:
     try:
-        return digest_of(path.read_bytes())
+        return digest_of(read_file(path))
     except OSError:
         return None
-
-
-def take_lock(path: Path) -> FileLock | None:
-    """Hold the lock of that file until it is released; None where another process holds it.
-
-    The system frees it when the process dies, however it dies.
-    """
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return None
-    return lock
 
 
 def sweep_temporaries(folder: Path, of: str = "") -> None:
@@ -120,12 +151,33 @@ def sweep_temporaries(folder: Path, of: str = "") -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line and flush it to the disk."""
+    """Append a line and flush it to the disk; where that fails, as on a full disk, no part of the line stays.
+
+    A pipe is refused: opening it would wait for a reader without end.
+    """
+    if path.is_fifo():
+        raise RunError(f"{path} is a pipe, and no file: remove it")
+    new = not path.exists()
     try:
-        with open(path, "ab") as file:
-            _write_through(file, line)
+        with open(path, "ab", buffering=0) as file:
+            before = os.fstat(file.fileno()).st_size
+            try:
+                _append_through(file, line)
+            except OSError:
+                with suppress(OSError):  # what is left then is cut off by the next reader, as after a power failure
+                    os.ftruncate(file.fileno(), before)
+                raise
+        if new:
+            _sync_folder(path.parent)
     except OSError as error:
         raise disk_trouble(path, error) from error
+
+
+def _append_through(file: IO[bytes], line: bytes) -> None:
+    """Write all of it, also where the system takes a part at a time, and flush it to the disk."""
+    while line:
+        line = line[file.write(line) :]
+    os.fsync(file.fileno())
 
 
 def disk_trouble(path: Path, error: OSError) -> RunError:
@@ -146,6 +198,15 @@ def writable_folder(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot write to the folder {path}: {error.strerror or error}; choose another one") from error
     return path
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made or written; nothing is written here."""
+    above = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not above.is_dir():
+        raise InputError(f"cannot write to the folder {path}: {above} is a file; choose another one")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write to the folder {path}: Permission denied; choose another one")
 
 
 def writable_file(path: Path) -> Path:
@@ -170,3 +231,13 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def size_on_disk(paths: Sequence[Path]) -> int:
+    """The bytes of these files, and of all files below these folders."""
+    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+    total = 0
+    for file in files:
+        with suppress(FileNotFoundError):  # a run that goes on replaces its files
+            total += file.stat().st_size
+    return total

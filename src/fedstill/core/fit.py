@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.dataset import Batch, Dataset, read_ahead
 from fedstill.core.kinds import norm_layers
 from fedstill.core.optimisers import Optimiser
+from fedstill.core.private_steps import PrivateSteps
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
@@ -34,6 +35,7 @@ class Learner:
     streams: Streams
     correct: Correct | None = None
     freeze_statistics: bool = False  # True: BatchNorm layers normalise by their running statistics, and keep them
+    private: PrivateSteps | None = None  # how single records are hidden; it then trains alone, and has no loss terms
     watch: Callable[[int], None] | None = None  # called with the number of steps after each one; may evaluate the model
 
     def set_mode(self) -> None:
@@ -96,6 +98,9 @@ def fit(
     An epoch's order, augmentation and dropout depend on its number alone, so that training can stop at an epoch's
     end and go on to the same bits.
     """
+    if learners[0].private is not None:
+        return [_fit_privately(learners[0], learners[0].private, task, data, schedule, streams, meter, shared, augment)]
+    task = task.trained_on(data)
     tallies = [_Tally() for _ in learners]
     outside = torch.default_generator.get_state()
     try:
@@ -106,7 +111,8 @@ def fit(
                 break
             ambient = _Ambient(learner.streams.torch_state("dropout", epoch) for learner in learners)
             changes = streams.draw("augment", epoch)
-            for number, rows in enumerate(shuffled(len(data), schedule.batch, streams.draw("order", epoch))):
+            order = shuffled(len(data), schedule.batch, streams.draw("order", epoch))
+            for number, rows in enumerate(read_ahead(data, order)):
                 if tallies[0].steps == schedule.steps:
                     break
                 batch = data.batch(rows)
@@ -131,21 +137,65 @@ def fit(
     return [tally.result() for tally in tallies]
 
 
+def _fit_privately(
+    learner: Learner,
+    private: PrivateSteps,
+    task: Task,
+    data: Dataset,
+    schedule: Schedule,
+    streams: Streams,
+    meter: Meter,
+    shared: Callable[[Batch], Mapping[str, Tensor]] | None,
+    augment: Callable[[Batch, np.random.Generator], Batch] | None,
+) -> Trained:
+    """Train by private steps: each record is a batch of its own. What the losses were is not told to anybody."""
+    parameters, steps, expected = learner.optimiser.parameters, 0, min(schedule.batch, len(data))
+
+    def gradients(rows: Tensor, changes: np.random.Generator) -> Iterator[list[Tensor]]:
+        for row in rows.split(1):
+            batch = data.batch(row) if augment is None else augment(data.batch(row), changes)
+            _differentiate(learner, task, batch, {} if shared is None else shared(batch))
+            yield [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+
+    learner.set_mode()
+    for epoch in schedule.epochs:
+        changes, normal = streams.draw("augment", epoch), private.normal(streams.at("noise", epoch))
+        with learner.streams.ambient("dropout", epoch):
+            for rows in private.sampled(len(data), schedule.batch, streams.at("order", epoch)):
+                private.set_gradients(parameters, gradients(rows, changes), expected, normal)
+                _move(learner, schedule.clip)
+                meter.add(len(rows), len(rows))
+                steps += 1
+        learner.optimiser.end_epoch()
+    return Trained(steps, {})
+
+
 def _step(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor], clip: float | None) -> Terms | None:
     """The loss terms of a step; None if it was skipped, since gradients in half precision had overflowed."""
+    terms, scale = _differentiate(learner, task, batch, extra)
+    if scale != 1.0 and not _unscale(learner.optimiser.parameters, scale):
+        return None
+    _move(learner, clip)
+    return terms
+
+
+def _differentiate(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor]) -> tuple[Terms, float]:
+    """The loss terms of a batch, whose gradients the parameters then have, and by what these are scaled."""
     learner.optimiser.zero_grad()
     output = task.forward(learner.model, batch)
     terms = learner.loss(output, batch, extra)
     total = next(iter(terms.values())) if len(terms) == 1 else torch.stack(list(terms.values())).sum()
     (total if output.loss_scale == 1.0 else total * output.loss_scale).backward()
-    if output.loss_scale != 1.0 and not _unscale(learner.optimiser.parameters, output.loss_scale):
-        return None
+    return terms, output.loss_scale
+
+
+def _move(learner: Learner, clip: float | None) -> None:
+    """Correct the gradients, and take the step."""
     if learner.correct is not None:
         learner.correct(learner.model)
     if clip is not None:
         nn.utils.clip_grad_norm_(learner.optimiser.parameters, clip)
     learner.optimiser.step()
-    return terms
 
 
 def _unscale(parameters: Iterable[nn.Parameter], scale: float) -> bool:

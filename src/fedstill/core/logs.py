@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +37,27 @@ def logging_to(level: str | None, file: Path | None) -> Iterator[None]:
     finally:
         undo()
         _set_environment(before)
+
+
+@contextmanager
+def only_from(level: int, names: Iterable[str]) -> Iterator[None]:
+    """Other packages' loggers pass only records of this level and above, until the end of the block.
+
+    >>> with only_from(logging.ERROR, ["talkative"]):
+    ...     logging.getLogger("talkative").isEnabledFor(logging.INFO)
+    False
+    >>> logging.getLogger("talkative").level == logging.NOTSET
+    True
+    """
+    loggers = [logging.getLogger(None if name == "root" else name) for name in names]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(level)
+        yield
+    finally:
+        for logger, its in zip(loggers, before, strict=True):
+            logger.setLevel(its)
 
 
 def log_as_parent_does() -> None:

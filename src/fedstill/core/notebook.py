@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from math import isfinite
 from time import monotonic
 from typing import Any
 
@@ -62,6 +63,31 @@ def picture(png: str, width: int, title: str = "") -> Markup:
     return image.format(png, style, title, title)
 
 
+def curve(values: Sequence[float | None], label: str) -> Markup:
+    """A small curve whose height fits its values; one that is missing or not finite is a gap. Nothing without two.
+
+    >>> str(curve([0.5, None, 0.75, 1.0], "a <b>"))[-63:]
+    'points="157.3,18.0 236.0,2.0"/><title>a &lt;b&gt;</title></svg>'
+    >>> curve([0.5, None], "")
+    Markup('')
+    """
+    known = [value for value in values if value is not None and isfinite(value)]
+    if len(known) < 2:
+        return Markup()
+    low, span = min(known), (max(known) - min(known)) or 1.0
+    pieces: list[list[str]] = [[]]
+    for number, value in enumerate(values):
+        if value is None or not isfinite(value):
+            pieces.append([])
+        else:
+            across = 236 * number / (len(values) - 1)
+            pieces[-1].append(f"{across:.1f},{34 - 32 * (value - low) / span:.1f}")
+    line = Markup('<polyline fill="none" stroke="currentColor" stroke-width="1.5" points="{}"/>')
+    lines = Markup().join(line.format(" ".join(piece)) for piece in pieces if len(piece) > 1)
+    drawn = Markup('<svg viewBox="0 0 240 36" width="240" height="36" role="img" style="{}">{}<title>{}</title></svg>')
+    return drawn.format("display:block;margin:.2em 0", lines, label)
+
+
 def in_notebook() -> bool:
     """Whether the program runs in a notebook's kernel; a terminal with IPython is none."""
     ipython = sys.modules.get("IPython")
@@ -76,6 +102,7 @@ class NotebookBar:
         self.name = name
         self.done, self.total, self.text = 0.0, 0.0, ""
         self.lines: list[str] = []
+        self.figure = Markup()  # below the bar
         self._handle: Any = None
         self._drawn = 0.0
 
@@ -105,7 +132,7 @@ class NotebookBar:
             return str(lines)
         bar = Markup('<progress value="{}" max="{}" style="width:16em;vertical-align:middle"></progress>')
         drawn = bar.format(self.done, self.total)
-        return str(Markup("<div>{} {} {}{}</div>").format(self.name, drawn, self.text, lines))
+        return str(Markup("<div>{} {} {}{}{}</div>").format(self.name, drawn, self.text, self.figure, lines))
 
 
 def time_left(seconds: float, done: float, total: float) -> str:

@@ -21,10 +21,10 @@ def share(value: float | None, digits: int = 2) -> str:
 def points(difference: float) -> str:
     """A difference of two shares, without its sign.
 
-    >>> points(-0.0612), points(0.01)
-    ('6.1\\xa0points', '1.0\\xa0point')
+    >>> points(-0.0612), points(0.01), points(1 - 0.9625)  # 3.75, of which binary fractions make a little less
+    ('6.1\\xa0points', '1.0\\xa0point', '3.8\\xa0points')
     """
-    size = f"{abs(100 * difference):.1f}"
+    size = f"{round(abs(100 * difference), 9):.1f}"
     return f"{size}\u00a0point" + ("" if size == "1.0" else "s")
 
 

@@ -38,8 +38,13 @@ def is_outside_module(name: str) -> bool:
     if found is None or (file is None and not hasattr(found, "__path__")):
         return top not in sys.builtin_module_names
     places = [str(file)] if file else list(map(str, found.__path__))
-    installed = any(part in ("site-packages", "dist-packages") for place in places for part in PurePath(place).parts)
-    return not (installed and versions(top)) or top in announced()
+    return not (any(map(_installed, places)) and versions(top)) or top in announced()
+
+
+@cache
+def _installed(place: str) -> bool:
+    """Whether a file or folder is where pip puts packages; asked for every function of every class in use."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(PurePath(place).parts)
 
 
 def is_outside(part: Any) -> bool:

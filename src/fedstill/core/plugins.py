@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import read_file
 from fedstill.core.origins import GROUP, MODULE_PREFIX, is_outside_module
 from fedstill.core.registry import Registration, registrations
 from fedstill.core.renamed import import_remedy
@@ -71,7 +72,7 @@ def load_plugin(file: str | Path) -> None:
 
 
 def _load(file: str | Path, path: Path) -> _Plugin:
-    source = path.read_bytes()
+    source = read_file(path)
     # The name depends on the path alone, so that another process that loads the file finds the same classes.
     name = f"{MODULE_PREFIX}{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -140,7 +141,7 @@ def _forget(imported: Mapping[str, tuple[Path, str]]) -> None:
 def _text_digest(path: Path) -> str | None:
     try:
         return blake2b(path.read_bytes(), digest_size=8).hexdigest()
-    except OSError:  # it is gone: whoever compares finds a difference
+    except OSError:  # it is gone: a comparison finds a difference
         return None
 
 

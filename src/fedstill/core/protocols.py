@@ -9,21 +9,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from fedstill.core.dataset import Dataset, Proxy, SharedSamples
 from fedstill.core.egress import EVERY_ROUND, Egress
+from fedstill.core.keyring import Keyring
 from fedstill.core.message import Message
+from fedstill.core.noise import ReplyNoise, StepNoise
+from fedstill.core.private_steps import PrivateSteps
 from fedstill.core.records import Reason
 from fedstill.core.renamed import check_exchange
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
+from fedstill.core.sum_noise import SumNoise
+from fedstill.core.sums import Summand, Sums, differences, line_for
 from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from torch import Tensor, dtype, nn
 
 Shape = tuple[int, ...]
 
@@ -40,8 +44,7 @@ class StateVersion:
 class Profile:
     """The server's knowledge of a client.
 
-    `last_round` is the last one whose reply was accepted (None: never), `kept` the version of its state that counts now
-    (None: there is none): where states stay with the clients, they find them by it.
+    `last_round` is the last one whose reply was accepted, `kept` the version of its state by which a client finds it.
     """
 
     id: int
@@ -101,6 +104,8 @@ class Client:
     test: Dataset | None = None  # where models are evaluated on site
     proxy: Proxy | None = None  # samples that everybody has
     validation: Dataset | None = None  # of its own, where a share of each client's data selects a round
+    private: PrivateSteps | None = None  # how its training hides single records
+    keyring: Keyring | None = None  # of a real site; in simulations secrets come from named streams
 
 
 class ClientFactory(Protocol):
@@ -135,6 +140,7 @@ class Failure:
     reason: Reason
     detail: str
     work: float = 0.0
+    declined: bool = False  # its site would not answer, by its policy or its log: another round changes nothing
 
 
 class Exchange(ABC):
@@ -146,6 +152,10 @@ class Exchange(ABC):
     update_prefix: str = "model/"  # what `norm_limit` measures: the tensors below this name, against the request's
     first_contact_prefix: str | None = None  # what is below this name is sent at first contact only, and kept there
     spill_to_disk: bool = False  # True: replies wait for `aggregate` on disk, not in memory
+    summed: Sequence[Summand] | None = None  # of which tensors sums suffice for `finish`; None: it needs single replies
+    sum_noise: SumNoise | None = None  # what each client does to its part of the sums, so that they are private
+    auxiliary: bool = False  # True: a step around the exchange that does the work; it changes no client's state
+    single_answer: bool = False  # True: a site answers it once a round, whatever further attempts its policy accepts
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -174,7 +184,7 @@ class Exchange(ABC):
         ...
 
     @abstractmethod
-    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, dtype]]:
         """Names, shapes (-1: free) and types that a reply must have; anything else is refused."""
         ...
 
@@ -183,13 +193,30 @@ class Exchange(ABC):
         """The server's next state from the accepted replies, which come sorted by client id."""
         ...
 
+    def sum_weight(self, who: Profile) -> int:
+        """The weight of a client in the sums of its declared tensors."""
+        return 1
 
-@dataclass(frozen=True)
-class ReplyNoise:
-    """Noise in every reply, before it leaves a client."""
+    def contribution(self, request: Message, reply: Message) -> Tensors:
+        """What a client adds to the sums, by name: the declared tensors, as differences to what all were sent."""
+        return differences(self.summed or (), self.common(request), reply)
 
-    deviation: float  # in units of the clip
-    clip: float  # norm to which an update is clipped
+    def sum_shapes(self, state: Tensors, expected: Mapping[str, tuple[Shape, dtype]]) -> dict[str, Shape]:
+        """Names and shapes of the sums, given what `expect` says of a reply."""
+        return {name: shape for name, (shape, _) in expected.items() if line_for(self.summed or (), name) is not None}
+
+    def common(self, request: Message) -> Tensors:
+        """The part of a request that every client is sent alike."""
+        first = self.first_contact_prefix
+        return {name: tensor for name, tensor in request.items() if first is None or not name.startswith(first)}
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        """The server's next state from sums over the clients alone."""
+        raise TypeError(f"the exchange {self.name!r} does not aggregate from sums")
+
+    def rehearsal(self) -> Exchange:
+        """The exchange as a single client can rehearse it, to see what would leave."""
+        return self
 
 
 class Method(Exchange):
@@ -209,9 +236,7 @@ class Method(Exchange):
     personal: bool = False  # True: clients have models of their own (see `personalise`)
     shares: str = "shared model"  # what `models` gives, in a reader's words
     defaults: ClassVar[Mapping[str, object]] = {}  # what a configuration starts from, e.g. {"training": {"epochs": 1}}
-
-    # The same for one kind of data only, and only where the model has no wish of its own.
-    defaults_by_kind: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    defaults_by_kind: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # for a kind of data, where the model has none
 
     def __init__(
         self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
@@ -246,6 +271,10 @@ class Method(Exchange):
         """The noise that clients add to what they send, which protects them from the server; None: there is none."""
         return None
 
+    def step_noise(self, who: Profile) -> StepNoise | None:
+        """The noise in each step of a client's training, which hides single records; None: there is none."""
+        return None
+
     @property
     def tunes(self) -> bool:
         """Whether clients choose something by validation data, which they are then shown."""
@@ -266,6 +295,14 @@ class Method(Exchange):
 
     def check_cohort(self, clients: int) -> None:
         """Refuse settings that cannot work with so many clients a round."""
+
+    def check_profiles(self, profiles: Sequence[Profile]) -> None:
+        """Refuse settings that cannot work with clients of so many samples."""
+
+    @property
+    def clients_in_a_sum(self) -> int:
+        """The most clients that are added up before the server sees anything; 1: it sees single replies."""
+        return 1
 
     def rounds(self, given: int) -> int:
         """The number of rounds to run, given the configured number."""
@@ -299,6 +336,10 @@ class Method(Exchange):
         """Further models of the first architecture that are worth a score beside the shared one, by name."""
         return {}
 
+    def skipped(self, server: Tensors) -> Tensors:
+        """The server's state after a round that does not count, although clients were sent requests in it."""
+        return server
+
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         """Numbers of this round for the journal, e.g. the privacy spent."""
         return {}
@@ -324,6 +365,13 @@ class JointRequest:
     client: Client
     request: Message
     context: RoundContext
+
+
+@runtime_checkable
+class ReportsFaults(Protocol):
+    """An engine that repairs faults of processes or connections, and describes each repair in a sentence."""
+
+    report: Callable[[str], None]
 
 
 class Engine(Protocol):

@@ -6,53 +6,25 @@ prints of a run (`RecordSection`). Earlier formats are translated in `core.earli
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
-from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, create_model
+from pydantic import Field, NonNegativeInt, ValidationError, create_model
 
 from fedstill.core.earlier_records import current_result, current_round
+from fedstill.core.metric_records import FurtherMetrics, ModelMetrics
+from fedstill.core.record_base import Metrics as Metrics
+from fedstill.core.record_base import Number as Number
+from fedstill.core.record_base import Record as Record
+from fedstill.core.record_base import RecordError as RecordError
 from fedstill.core.registry import Registry
 
 RUN_FORMAT = 4  # of a run's folder: its journal, checkpoint and result
 RESULTS_FORMAT = 3  # of a study's results file
 
-Number = int | float  # of which JSON keeps the kind
-Metrics = dict[str, Number]
 Reason = Literal["dropped", "battery", "refused", "failed", "abstained"]
 _Kind = TypeVar("_Kind", bound="Record")
-
-
-class RecordError(ValueError):
-    """Content that is not such a record."""
-
-
-class Record(BaseModel):
-    """Immutable and strict: an unknown or missing field is an error that names it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-    earlier_names: ClassVar[Mapping[str, str]] = {}  # attributes by the keys that records had as mappings
-
-    def to_json(self) -> str:
-        """One line of JSON, without optional parts that are absent."""
-        return self.model_dump_json(exclude_none=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes, as a mapping."""
-        return self.model_dump(mode="json", exclude_none=True)
-
-    def __getitem__(self, key: str) -> Any:
-        """Deprecated: records were mappings before 0.2."""
-        name = self.earlier_names.get(key, key)
-        warnings.warn(f"records have attributes: write .{name} instead of [{key!r}]", DeprecationWarning, stacklevel=2)
-        try:
-            return attrgetter(name)(self)
-        except AttributeError:
-            raise KeyError(key) from None
 
 
 class RecordSection(Record):
@@ -157,6 +129,8 @@ class RunChecks(Record):
 
     class_counts: list[int] = Field(description="test samples of each class; empty where samples have several")
     data: DataCheck | None = Field(None, description="repeated samples; absent: the data was not here")
+    notes: list[str] | None = Field(None, description="what was changed or left out while the data was read")
+    doubts: list[str] | None = Field(None, description="why results on the data may mislead")
 
 
 class Evaluation(Record):
@@ -171,6 +145,10 @@ class Evaluation(Record):
     extra_models: dict[str, Metrics] = Field(description="test metrics of further models, by name")
     negative_variances: float = Field(description="share of BatchNorm's running variances that are below zero")
     sites: SiteEvaluation | None = Field(None, description="of an evaluation on site")
+    by_site: dict[str, Metrics] | None = Field(
+        None, description="by name of a site, on its own test samples: of its own model, else of the shared one"
+    )
+    further: FurtherMetrics | None = Field(None, description="metrics of classifiers beside these")
     batchnorm: BatchNormCheck | None = Field(
         None, description="after the last round, of shared models with BatchNorm: what re-estimated statistics gain"
     )
@@ -212,7 +190,10 @@ class RoundRecord(Record):
     @property
     def metrics(self) -> Metrics:
         """Test metrics after the round; empty where it was not evaluated."""
-        return {} if self.evaluation is None else self.evaluation.test
+        if self.evaluation is None:
+            return {}
+        further = self.evaluation.further
+        return self.evaluation.test if further is None else {**self.evaluation.test, **further.test}
 
     @property
     def accuracy(self) -> Number | None:
@@ -259,6 +240,9 @@ class RunFigures(Record):
     shares: str = Field(description="what the method shares, in words")
     extra_models: dict[str, Number] = Field(description="test accuracy of further models, by name")
     personal: PersonalMetrics | None = Field(None, description="of clients' own models after the last round")
+    by_site: dict[str, Metrics] | None = Field(
+        None, description="test metrics after the last round, by name of a site, on its own test samples"
+    )
     method_metrics: Metrics = Field(description="numbers that the method reports, after the last round")
     batchnorm: BatchNormCheck | None = Field(
         None, description="of shared models with BatchNorm: what re-estimated statistics gain"
@@ -281,6 +265,15 @@ class RunResult(RunFigures):
     model_last: str = Field(description="SHA-256 of the file model-last.safetensors; empty without one")
 
 
+class ReferenceRecord(Record):
+    """What a run is to be held against: the same experiment without federation, or without a teacher."""
+
+    kind: Literal["local-only", "labels-only"] = Field(description="each client alone, or a student of labels alone")
+    run: str | None = Field(None, description="its folder; absent: there is none beside this run")
+    accuracy: Number | None = Field(None, description="its test accuracy after the last round")
+    command: str | None = Field(None, description="the command that makes it, where it is not here")
+
+
 class PrintedRun(RunFigures):
     """A finished run as `--json` prints it.
 
@@ -291,6 +284,10 @@ class PrintedRun(RunFigures):
     seconds: float = Field(description="time of its rounds and checkpoints")
     cautions: list[str] = Field(default_factory=list, description="what the run's own checks warn of")
     checks: RunChecks | None = Field(None, description="what was checked of its data; absent: nothing, as on sites")
+    reference: ReferenceRecord | None = Field(None, description="what it is to be held against; absent: nothing")
+    metrics: dict[str, ModelMetrics] = Field(
+        default_factory=dict, description="by model (last, best, selected), metrics with intervals and of each class"
+    )
     measure: str | None = Field(None, description="what its accuracy is called")
 
 

@@ -21,6 +21,10 @@ class Section(Settings):
     task: ClassVar[str] = ""  # the task that it is for, where it is for one only: others refuse it
     simulated: ClassVar[str] = ""  # what of it only a simulation has, where that is so: deployments refuse it
 
+    def point_features(self) -> tuple[str, ...]:
+        """The features of points that the experiment reads beside their coordinates."""
+        return ()
+
     def check_experiment(self, clients: int, classes: tuple[str, ...], method: type[Method]) -> None:
         """Refuse what cannot work in this experiment, before any work."""
 

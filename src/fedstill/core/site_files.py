@@ -14,5 +14,8 @@ from fedstill.core.protocols import Client
 class KeepsOnSite(Protocol):
     """An exchange that is called once more at a real site, after its reply."""
 
+    def models_to_keep(self, request: Message) -> int:
+        """The number of models of other sites in a request that would be stored."""
+
     def keep_on_site(self, client: Client, request: Message, folder: Path, run: str) -> Sequence[str]:
         """Store files in the site's folder; gives lines for its operator."""

@@ -20,6 +20,7 @@ class Cell:
     text: str
     value: str | float | None
     mark: str = ""  # a class of the style sheet, where a cell should stand out
+    link: str = ""  # on a page: where it leads, relative to the page
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,14 @@ class Table:
         return min(self.right, default=len(self.columns))
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """Characters of the longest cell of each column."""
+        return tuple(max(map(len, column)) for column in zip(self.header, *self.rows, strict=True))
+
+    @property
     def width(self) -> int:
         """Characters that it takes to show it without breaking a line, two blanks between columns."""
-        columns = zip(self.header, *self.rows, strict=True)
-        return sum(max(map(len, column)) + 2 for column in columns) - 2
+        return sum(wide + 2 for wide in self.widths) - 2
 
     def markdown(self) -> str:
         rule = " | ".join("---:" if column.right else "---" for column in self.columns)

@@ -24,12 +24,23 @@ class Output:
     features: Tensor
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     returned: Tensor | None = None  # what the model returned, where that was not log-probabilities
+    class_weights: Tensor | None = None  # in the loss of training, where classes do not weigh alike
     loss_scale: float = 1.0  # of a loss before the backward pass: in half precision small gradients are rounded to zero
 
     @property
     def logits(self) -> Tensor:
         """The outputs as the model returned them: for a loss of the user's own."""
         return self.log_probabilities if self.returned is None else self.returned
+
+
+class PerClass(Protocol):
+    """Metrics over classes, and of each class."""
+
+    @property
+    def overall(self) -> Mapping[str, float]: ...
+
+    @property
+    def by_class(self) -> Mapping[str, list[float | None]]: ...
 
 
 class Task(Protocol):
@@ -56,6 +67,11 @@ class Task(Protocol):
         ...
 
     @property
+    def sums_meaning(self) -> str:
+        """What `sums` says of a site's test data, for the manifest that its data officer reads."""
+        ...
+
+    @property
     def device(self) -> str:
         """Where its models are."""
         ...
@@ -63,6 +79,11 @@ class Task(Protocol):
     @property
     def headlines(self) -> tuple[str, ...]:
         """The metrics that are said of clients' own models, as means over clients; `accuracy` is among them."""
+        ...
+
+    @property
+    def counts_scores(self) -> bool:
+        """Whether its sums contain counts of scores, for AUC and calibration."""
         ...
 
     @property
@@ -76,6 +97,10 @@ class Task(Protocol):
 
     def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
         """The batch as training sees it; evaluation never comes through here."""
+        ...
+
+    def trained_on(self, data: Dataset) -> Task:
+        """The task for training on this data, where its loss depends on the data."""
         ...
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
@@ -98,8 +123,12 @@ class Task(Protocol):
         """Metrics from scores or their sums; `accuracy` (higher is better) is always among them."""
         ...
 
+    def class_metrics(self, scores: Mapping[str, Tensor]) -> PerClass | None:
+        """Metrics beside these over classes and of each; None for tasks without one class per sample."""
+        ...
+
     def scored(self, scores: Mapping[str, Tensor]) -> int:
-        """How many samples those scores are of."""
+        """How many samples, or objects in them, those scores measure; 0: no metric can be computed."""
         ...
 
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:

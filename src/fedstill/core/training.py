@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, NonNegativeFloat, ValidationInfo, field_validator
 from torch import nn
 
 from fedstill.core.errors import did_you_mean
@@ -24,7 +24,11 @@ class Training(Settings):
 
     epochs: int = Field(3, ge=1, description="passes over the client's data per round")
     batch: int = Field(16, ge=2, description="samples per step; a last batch of one is skipped")
-    optimiser: str = Field("sgd", description="of local training: sgd, adam, adamw, or one of your own by its name")
+    optimiser: str = Field(
+        "sgd",
+        description="of local training: sgd, adam, adamw, or one of your own by its name",
+        examples=list(BUILT_IN),
+    )
     rate: float = Field(0.05, gt=0, description="learning rate; an optimiser of your own has its own")
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
@@ -47,11 +51,18 @@ class Training(Settings):
     local_update: str | None = Field(
         None, description="local training of your own, by its name; unset: epochs of steps with the optimiser"
     )
+    class_weights: Literal["balanced"] | tuple[NonNegativeFloat, ...] | None = Field(
+        None,
+        description="weights of classes in the loss of training: balanced (by each client's own class counts), or one"
+        " number per class; unset: all alike",
+    )
     precision: FloatType = Field(
         "fp32", description="precision of a model's forward pass, in training and evaluation (autocast)"
     )
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"scheduler_step", "loss", "local_update", "precision"})
+    added_later: ClassVar[frozenset[str]] = frozenset(
+        {"scheduler_step", "loss", "local_update", "precision", "class_weights"}
+    )
 
     @field_validator(*OWN)
     @classmethod

@@ -141,8 +141,10 @@ class FedGkt(Method):
     task: Classification
     spill_to_disk = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "several labels": "the logits that are exchanged are those of one class per sample: give data with one"
+        " label, or choose another method, such as fedavg",
         "local_update": "clients train a part of the model on the server's logits, which a local update is not given:"
-        " leave training.local_update out, or use fedavg"
+        " leave training.local_update out, or use fedavg",
     }
     # For images, which the literature's settings are for; clouds keep their own.
     defaults_by_kind: ClassVar = {

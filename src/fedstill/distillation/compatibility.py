@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from fedstill.distillation.objective import Objective
 from fedstill.distillation.outputs import finds_boxes, width_of
 from fedstill.distillation.teachers import TeacherModel, first_outputs
 from fedstill.models import models
-from fedstill.tasks.task_choice import task_of
+from fedstill.tasks.task_choice import task_of, tasks
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ def check_objective(objective: Objective, task: Task) -> None:
 
 def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
     """The feature widths, measured on two dummy inputs; an incompatible teacher is refused."""
-    student = _students_words(task)
+    student = _first_outputs(None, task)
     boxes = finds_boxes(student)
-    if student.log_probabilities.ndim != 2 and not boxes:
+    if student.log_probabilities.ndim != 2 and not boxes and not isinstance(task, tasks["multilabel"]):
         raise InputError(
             "distillation is for detectors and models that say one thing of a sample, and"
             f" {task.architectures[0]} labels every point"
@@ -59,8 +60,9 @@ def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
                 f"the teacher {teacher.name} ({teacher.architecture}) is {which[0]}, and the student"
                 f" ({task.architectures[0]}) is {which[1]}: both must be asked the same"
             )
-        said = first_outputs(teacher, task)
-        if said.log_probabilities.shape[-1] != classes or said.log_probabilities.ndim != student.log_probabilities.ndim:
+        said = _first_outputs(teacher, task)
+        theirs, ours = said.log_probabilities.shape, student.log_probabilities.shape
+        if len(theirs) != len(ours) or (theirs[-1] != classes if boxes else theirs[1:] != ours[1:]):
             raise InputError(
                 f"the teacher {teacher.name} says {tuple(said.log_probabilities.shape[1:])} numbers of an input, and"
                 f" there are {classes} classes: it must know the same classes in the same order"
@@ -79,16 +81,30 @@ def term_names(
 ) -> tuple[str, ...]:
     """The names of the objective's loss terms, computed on a dummy batch."""
     if task.finds_boxes:
-        student = replace(_students_words(task), terms=dict.fromkeys(task.terms, torch.zeros(())))
-        teacher = first_outputs(teachers[0], task) if teachers else student
+        student = replace(_first_outputs(None, task), terms=dict.fromkeys(task.terms, torch.zeros(())))
+        teacher = _first_outputs(teachers[0], task) if teachers else student
     else:
-        said = torch.full((2, widths.classes), 0.5).log()
+        several = (len(task.classes),) if isinstance(task, tasks["multilabel"]) else ()
+        said = torch.full((2, *several, widths.classes), 0.5).log()
         student, teacher = (Output(said, torch.eye(2, width)) for width in (widths.student, sum(widths.teachers)))
         if OWN_LOSS in task.terms:
             student = replace(student, terms={OWN_LOSS: torch.zeros(())})
-    return tuple(objective.terms(student, teacher, torch.tensor([0, 1]), adapters))
+    labels = torch.tensor([0, 1])
+    if isinstance(task, tasks["multilabel"]):
+        labels = labels.unsqueeze(1).expand(-1, len(task.classes))
+    return tuple(objective.terms(student, teacher, labels, adapters))
 
 
-def _students_words(task: Task) -> Output:
+_recent: deque[tuple[Task, TeacherModel | None, Output]] = deque(maxlen=16)  # a study asks the same again and again
+
+
+def _first_outputs(teacher: TeacherModel | None, task: Task) -> Output:
+    """Of an untrained student, where no teacher is given; the same objects are not asked twice."""
+    for asked, model, said in _recent:
+        if asked is task and model is teacher:
+            return said
     architecture = task.architectures[0]
-    return first_outputs(TeacherModel("student", architecture, task.build(architecture)), task)
+    asked_model = teacher or TeacherModel("student", architecture, task.build(architecture))
+    said = first_outputs(asked_model, task)
+    _recent.append((task, teacher, said))
+    return said

@@ -151,7 +151,9 @@ class Distillation(Method):
     def ceiling(self, teacher_outputs: Callable[[], Tensor], data: Dataset) -> float | None:
         """The masking ceiling, for `vanilla` and `self` with labelled proxy data."""
         objective, labels = self.objective, data.labels()
-        if objective.name not in ("vanilla", "self") or labels is None or not objective.hard_label_weight:
+        if objective.name not in ("vanilla", "self") or labels is None or labels.ndim > 1:
+            return None
+        if not objective.hard_label_weight:
             return None
         if self.training.loss is not None:  # the ceiling is that of the cross-entropy
             return None

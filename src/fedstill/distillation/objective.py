@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedstill.core.class_losses import class_weighted_nll
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
@@ -92,6 +92,9 @@ class Objective(ABC):
         self, student: Output, teacher: Output, labels: Tensor | None = None, adapters: nn.Module | None = None
     ) -> Terms:
         """The terms of one batch; labels with weight zero are not read."""
+        if has_several_classes(student):
+            student, teacher = (_by_class(output) for output in (student, teacher))
+            labels = None if labels is None else labels.long().flatten()
         terms = self.from_teacher(Lesson(student, _frozen(teacher), labels if self.labelled else None, adapters))
         if self.hard_label_weight == 0:
             return terms
@@ -102,7 +105,7 @@ class Objective(ABC):
         """The unweighted label terms: a cross-entropy; for a detector or with the user's own loss, the task's terms."""
         if finds_boxes(student) or OWN_LOSS in student.terms:
             return dict(student.terms)
-        return {"cross-entropy": cross_entropy(student.log_probabilities, labels)}
+        return {"cross-entropy": cross_entropy(student.log_probabilities, labels, student.class_weights)}
 
     @property
     def hard_label_weight(self) -> float:
@@ -143,7 +146,7 @@ class Objective(ABC):
         return mapped
 
 
-def cross_entropy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(log_probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Mean over the batch of -log p(label).
 
     >>> import torch
@@ -152,7 +155,17 @@ def cross_entropy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     ... ).item()  # (1 + 3) / 2 bits
     2.0
     """
-    return F.nll_loss(bounded(log_probabilities), labels)
+    return class_weighted_nll(bounded(log_probabilities), labels, weights)
+
+
+def has_several_classes(output: Output) -> bool:
+    """Whether outputs are (samples, classes, 2): the probabilities that a sample has not, and has, each class."""
+    return output.log_probabilities.ndim == 3 and not finds_boxes(output)
+
+
+def _by_class(output: Output) -> Output:
+    """Each class of each sample as a question with two answers; features stay those of samples."""
+    return replace(output, log_probabilities=output.log_probabilities.flatten(0, 1))
 
 
 def _frozen(teacher: Output) -> Output:

@@ -48,7 +48,7 @@ def proxy_data(
         fingerprint = other.fingerprint()
         of_points = data_kinds[bundle.kind].points
         if other.kind == bundle.kind and of_points:
-            other = other.with_points(min(bundle.shape[0], other.shape[0]))
+            other = other.with_points(min(bundle.shape[0], other.shape[0])).with_features(bundle.features)
         if other.kind != bundle.kind or (not of_points and other.shape != bundle.shape):
             raise InputError(
                 f"the proxy {settings.proxy} holds {other.kind}s of shape {other.shape}, and {bundle.name} holds"

@@ -2,8 +2,9 @@
 
 The file is a comma-separated table with a header and one row per dropout: `round` (from 1, as in a run's journal),
 `client` (from 0), and optionally `when` (before, during, after) and `fraction` (of the work that was done, from 0 to
-1). If the last two are empty or missing, settings and a random draw determine them. A run's identity includes the
-file's contents, not its path.
+1). If the last two are empty or missing, settings and a random draw determine them. Or it is the `journal.jsonl` of a
+run, whose failures are repeated as dropout: a deployment's, for example, by a simulation with the same data. A run's
+identity includes the file's contents, not its path.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import numpy as np
 from pydantic import Field
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import parse_json, read_file
 from fedstill.core.participation_protocols import DropoutEvent
 from fedstill.core.protocols import RoundContext
+from fedstill.core.records import RecordError, read_round
 from fedstill.core.task import Tensors
 from fedstill.participation.dropout import Chance, When, dropouts
 
@@ -37,12 +40,15 @@ class DropoutRow:
     fraction: float | None
 
 
+Rounds = dict[int, dict[int, DropoutRow]]
+
+
 @dataclass(frozen=True)
 class DropoutFile:
     """The file's contents: dropouts by round and client."""
 
     digest: str
-    rounds: dict[int, dict[int, DropoutRow]]  # rounds from 0, as in `RoundContext`
+    rounds: Rounds  # from 0, as in `RoundContext`
 
 
 @dropouts.register("trace", behaviour=2)
@@ -53,7 +59,7 @@ class Trace(Chance):
         ...,
         min_length=1,
         description="CSV file with the columns round (from 1, as in a journal), client (from 0) and optionally when,"
-        " fraction",
+        " fraction; or a run's journal.jsonl, whose failures are repeated",
     )
 
     @cached_property
@@ -95,13 +101,32 @@ class Trace(Chance):
 def read(path: Path) -> DropoutFile:
     """The dropouts in a file; any error in it is raised as one `InputError`."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InputError(f"dropout.file {path} cannot be read: {why}") from None
+    rounds = _journalled(text, path) if path.suffix == ".jsonl" else _listed(text, path)
+    return DropoutFile(sha256(data).hexdigest(), rounds)
+
+
+def _journalled(text: str, path: Path) -> Rounds:
+    """The failures in a run's journal: their clients' replies did not count."""
+    rounds: Rounds = {}
+    for line, one in enumerate(text.splitlines(), 1):
+        try:
+            record = read_round(parse_json(one))
+        except (ValueError, RecordError) as error:
+            raise InputError(f"dropout.file {path}, line {line}, is no line of a journal: {error}") from None
+        if record.failures:
+            rounds[record.round - 1] = {failed.client: DropoutRow(line, None, None) for failed in record.failures}
+    return rounds
+
+
+def _listed(text: str, path: Path) -> Rounds:
+    """The rows of a table."""
     rows = csv.reader(text.splitlines())
-    rounds: dict[int, dict[int, DropoutRow]] = {}
+    rounds: Rounds = {}
     try:
         columns = [name.strip() for name in next(rows, [])]
         _check_columns(columns, path)
@@ -110,7 +135,7 @@ def read(path: Path) -> DropoutFile:
                 _add(rounds, _row(columns, cells), rows.line_num)
     except (ValueError, csv.Error) as error:
         raise InputError(f"dropout.file {path}, line {rows.line_num}: {error}") from None
-    return DropoutFile(sha256(data).hexdigest(), rounds)
+    return rounds
 
 
 def _check_columns(columns: list[str], path: Path) -> None:
@@ -128,7 +153,7 @@ def _row(columns: list[str], cells: list[str]) -> dict[str, str]:
     return {name: cell.strip() for name, cell in zip(columns, cells, strict=True)}
 
 
-def _add(rounds: dict[int, dict[int, DropoutRow]], row: dict[str, str], line: int) -> None:
+def _add(rounds: Rounds, row: dict[str, str], line: int) -> None:
     round, client = (_count(row, name) for name in _REQUIRED)
     if not round:
         raise ValueError("rounds are counted from 1, as in a run's journal, and this is round 0: add 1 to each of them")

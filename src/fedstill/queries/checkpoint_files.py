@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import yaml
 from pydantic import Field, ValidationError, field_validator
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.files import read_file, read_text_file
 from fedstill.core.kinds import BUFFERS, COUNTERS, PARAMETERS, load_state, state_of
 from fedstill.core.message import Message, MessageError, part
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
+from fedstill.core.yaml_text import parse_yaml
 from fedstill.models.classifier import Classifier
 from fedstill.models.own_models import fill
 from fedstill.runtime.experiment import sentence
@@ -76,8 +77,8 @@ def peer_facts(folder: Path, files: Sequence[Path]) -> dict[str, PeerFacts]:
     """What peers.yaml says, by peer; a name in it without a file is an error."""
     path = folder / FACTS_FILE
     try:
-        given = yaml.safe_load(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        given = parse_yaml(read_text_file(path)) if path.exists() else {}
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(given, dict):
         raise InputError(f"{path} must have one line for each file, as in `clinic-a: cnn`")
@@ -98,7 +99,7 @@ def read_weights(path: Path) -> Tensors:
     """The tensors of a file, all finite; a run's model loses the name of its architecture."""
     refuse_pickle(path)
     try:
-        tensors: Tensors = dict(Message.decode(path.read_bytes()))
+        tensors: Tensors = dict(Message.decode(read_file(path)))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (OSError, MessageError) as error:

@@ -27,6 +27,7 @@ def query_offers(
     dry_run: bool,
     quiet: bool,
     as_json: bool,
+    track: Sequence[str] | None = None,
 ) -> None:
     """Query a folder of checkpoints with data of one's own."""
     if not (classes or probe):
@@ -37,16 +38,18 @@ def query_offers(
     elif dry_run:
         print_plan(offers.question.experiment, "no model has been asked", as_json)
     else:
-        _answer(offers, out, html, quiet, as_json)
+        _answer(offers, out, html, quiet, as_json, track)
 
 
-def _answer(offers: OfferQuery, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+def _answer(
+    offers: OfferQuery, out: Path, html: Path | None, quiet: bool, as_json: bool, track: Sequence[str] | None
+) -> None:
     examined = offers.examine()
     if not examined.answered:
         raise InputError(f"{'; '.join(examined.no_teacher())}: ask for another class, or of other models")
     if not (offers.has_own or quiet or as_json):
         errors.print("no model of your own was given (--own): it is first trained alone")
-    show_answer(lambda observers: offers.answer(out, observers), out, html, quiet, as_json)
+    show_answer(lambda observers: offers.answer(out, observers), out, html, quiet, as_json, track)
 
 
 def _show_probe(offers: OfferQuery, as_json: bool) -> None:

@@ -7,7 +7,7 @@ otherwise it comes from a local-only run beside this one (`answered`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ def answers(
     evaluator: CentralEvaluator,
     method: Method,
     server: Tensors,
-    profiles: list[Profile],
+    profiles: Sequence[Profile],
     store: ClientStore,
     queries: Queries,
     streams: Streams,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Trained
+from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
@@ -46,7 +47,7 @@ from fedstill.queries.guard import GuardSettings
 from fedstill.queries.probe_rule import NoiseOutputs
 from fedstill.queries.query import Queries, recalls
 from fedstill.queries.transfer_loss import probe
-from fedstill.runtime.reply_validation import all_finite
+from fedstill.runtime.reply_validation import all_finite, validate_reply
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation
 
@@ -100,6 +101,8 @@ class PeerMethod(Method):
     terms: ClassVar[Sequence[str]] = ()  # the loss terms of the transfer
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 1}
     refuses: ClassVar[Mapping[str, str]] = {
+        "several labels": "queries are for data with one class per sample: give data with one label, or choose"
+        " another method, such as fedavg",
         "loss": "methods with queries add terms to the cross-entropy that their formulas assume: leave training.loss"
         " out",
         "local_update": "methods with queries train on peers' outputs, which a local update is not given: leave"
@@ -271,6 +274,9 @@ class Transfer(Exchange):
         client.state = {**client.state, **under(BEFORE, own)}
         return Message(work_report(self.method.learn(client, peers, context), self.method.terms))
 
+    def models_to_keep(self, request: Message) -> int:
+        return len(numbers(request.part(PEERS)))
+
     def keep_on_site(self, client: Client, request: Message, folder: Path, run: str) -> Sequence[str]:
         from fedstill.queries.site_offers import keep_offers  # which builds on this module
 
@@ -303,7 +309,11 @@ def offering(state: Tensors) -> list[int]:
 
 
 def numbers(offered: Mapping[str, Tensor]) -> list[int]:
-    return sorted({int(name.partition("/")[0]) for name in offered})
+    """The clients that offer something; a site trusts neither them nor the server that passes their offers on."""
+    named = {name.partition("/")[0] for name in offered}
+    if strange := sorted(one for one in named if not (one.isascii() and one.isdigit())):
+        raise InputError(f"offers are named by the number of their client, not {strange[0][:40]!r}")
+    return sorted({int(name) for name in named})
 
 
 def built(task: Classification, offered: Mapping[str, Tensor], programs: bool = False) -> dict[int, nn.Module]:
@@ -311,18 +321,34 @@ def built(task: Classification, offered: Mapping[str, Tensor], programs: bool = 
     peers = {}
     for number in numbers(offered):
         state = part(offered, f"{number}/")
-        architecture = task.architectures[int(state.pop(ARCHITECTURE))]
-        state.pop(SAMPLES)
-        state.pop(RECALL, None)
+        architecture = _architecture(task, number, state)
+        for fact in (ARCHITECTURE, SAMPLES, RECALL):
+            state.pop(fact, None)
         if PROGRAM in state and not programs:
             raise InputError(f"peer {number} offers a program, and this experiment has models as weights")
         if not all(map(all_finite, state.values())):  # the server refuses such a model, and a site trusts no server
             _log.info("the model of peer %d is not finite: the peer is left out", number)
             continue
-        model = programmed(task, state[PROGRAM]) if PROGRAM in state else task.build(architecture, state)
+        model = programmed(task, state[PROGRAM]) if PROGRAM in state else _weighted(task, number, architecture, state)
         if model is not None:
             peers[number] = model
     return peers
+
+
+def _architecture(task: Classification, number: int, state: Mapping[str, Tensor]) -> str:
+    """The architecture of an offer, which is a place in the experiment's list."""
+    known, told = task.architectures, state.get(ARCHITECTURE)
+    if told is None or told.shape != () or told.is_floating_point() or not 0 <= int(told) < len(known):
+        raise InputError(f"peer {number} offers a model of an architecture that is none of {', '.join(known)}")
+    return known[int(told)]
+
+
+def _weighted(task: Classification, number: int, architecture: str, state: Mapping[str, Tensor]) -> nn.Module:
+    """The model with these weights, which must be those of its architecture and nothing else."""
+    model = task.build(architecture)
+    if wrong := validate_reply(Message(state), Message({}), same_as(state_of(model))):
+        raise InputError(f"the model of peer {number} is no {architecture}: it {wrong}")
+    return task.build(architecture, state)
 
 
 def programmed(task: Classification, program: Tensor) -> nn.Module | None:

@@ -23,6 +23,7 @@ from fedstill.cli.options import (
     Root,
     Seed,
     Set,
+    Track,
     html_path,
     in_runs,
     named,
@@ -34,6 +35,7 @@ from fedstill.cli.screen import console, errors, print_json, sparkline, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins
+from fedstill.runtime.tracked import check_track, tracking_of
 
 if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.queries.probe import Flags, Shares
@@ -101,12 +103,17 @@ def query(
     data_root: Root = None,
     device: Device = "cpu",
     plugin: Plugin = None,
+    track: Track = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Query the other clients of a finished run, or offered models, for a class."""
+    """Query other clients' models for classes that a client lacks.
+
+    The clients are those of a finished run, or the models are checkpoints in a folder.
+    """
     use_plugins(plugin or [])
+    check_track(track)
     if html is not None and not dry_run:
         from fedstill.report.writer import checked_page
 
@@ -119,7 +126,7 @@ def query(
         options = {"model": model, "own": own, "head": head, "method": method, "compare": compare}
         options |= {"data_root": data_root, "device": device}
         settings = _settings(set_ or []) | ({} if seed is None else {"seed": seed})
-        query_offers(run, class_ or [], str(data), settings, options, out, html, probe, dry_run, quiet, json)
+        query_offers(run, class_ or [], str(data), settings, options, out, html, probe, dry_run, quiet, json, track)
         return
     if probe:
         _show_probe(run, set_ or [], data_root, device, json)
@@ -132,7 +139,7 @@ def query(
     if dry_run:
         print_plan(question.experiment, "no peer has been asked", json)
     else:
-        _answer_and_show(question, out, html, quiet, json)
+        _answer_and_show(question, out, html, quiet, json, track)
 
 
 def _are_offers(run: Path, data: str | None, *others: Any) -> bool:
@@ -148,18 +155,27 @@ def _are_offers(run: Path, data: str | None, *others: Any) -> bool:
     return offered
 
 
-def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+def _answer_and_show(
+    question: CheckedQuery, out: Path, html: Path | None, quiet: bool, as_json: bool, track: Sequence[str] | None
+) -> None:
     from fedstill.queries.transfer import answer
 
-    show_answer(lambda observers: answer(question, observers), out, html, quiet, as_json)
+    show_answer(lambda observers: answer(question, observers), out, html, quiet, as_json, track)
 
 
 def show_answer(
-    act: Callable[[Sequence[QueryObserver]], Asked], out: Path, html: Path | None, quiet: bool, as_json: bool
+    act: Callable[[Sequence[QueryObserver]], Asked],
+    out: Path,
+    html: Path | None,
+    quiet: bool,
+    as_json: bool,
+    track: Sequence[str] | None = None,
 ) -> None:
     """Train, keep the new model and show what changed."""
     from fedstill.queries.query_page import write_asked_page
+    from fedstill.queries.query_tracking import track_query
 
+    tracking = tracking_of(track, out, lambda text: errors.print(f"warning: {text}", soft_wrap=True))
     display = _Display(quiet or as_json)
     try:
         asked = act([display])
@@ -169,6 +185,7 @@ def show_answer(
     if asked.learnt:
         kept = asked.keep(out)
         page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
+    track_query(tracking, asked, kept)
     if as_json:
         print_json(_as_dict(asked, kept) | {"page": None if page is None else str(page)})
         return

@@ -15,10 +15,13 @@ from fedstill.data.lookup import hold
 from fedstill.data.objects import dataset
 from fedstill.models.own_models import ModelInput
 from fedstill.queries.offers import question_to_offers
+from fedstill.queries.query_tracking import track_query
 from fedstill.queries.transfer import Asked, answer, make_question
 from fedstill.queries.transfer_loss import QueryObserver
 from fedstill.runtime.callbacks import QUERY_HOOKS, CallbackInput, Callbacks, former_observers
 from fedstill.runtime.result import Run
+from fedstill.runtime.tracked import TrackInput, tracking_of
+from fedstill.tracking.tracking import Tracking
 
 
 def query(
@@ -37,15 +40,17 @@ def query(
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
     callbacks: CallbackInput = (),
+    track: TrackInput = None,
     observers: Sequence[QueryObserver] | None = None,
     **settings: Any,
 ) -> Asked:
     """Let a client of a run query the others for classes, by number or name, and learn from the peers that know them.
 
     `settings` are those of the method. `data` is the data of the run, where it was passed as an object in another
-    process. Nothing is written before `keep` is called on the result. Of `callbacks` the hooks `on_epoch`, `on_finish`
-    and `on_error` are called, and a function as `on_epoch`. `observers` is deprecated. With `compare` the client also
-    learns by naive distillation, whose model is among `stages` of the result and on its page.
+    process. Nothing is written before `keep` is called on the result, but for what `track` writes, which is as in
+    `fedstill.run`. Of `callbacks` the hooks `on_epoch`, `on_finish` and `on_error` are called, and a function as
+    `on_epoch`. `observers` is deprecated. With `compare` the client also learns by naive distillation, whose model is
+    among `stages` of the result and on its page.
 
     Without a run, `run` is a folder of checkpoints (`.safetensors`), or torch modules by peer or in a list. `data` is
     then the asker's own (see `dataset`), and `own` its model, a file or a module; without it one is first trained
@@ -63,14 +68,18 @@ def query(
     watching = QueryCallbacks(callbacks)
     everyone = [watching, *former_observers(observers)]
     root = None if data_root is None else Path(data_root)
+    tracking = tracking_of(track, Path(out))
     if are_offers(run, data):
         assert not isinstance(run, Run)
         if client is not None:
             raise InputError("offered models are asked by the owner of the data: leave client out")
         given: dict[str, Any] = {"model": model, "own": own, "head": head, "method": method, "compare": compare}
         return watching.watch(
-            lambda: question_to_offers(run, classes, data, settings, data_root=root, device=device, **given).answer(
-                Path(out), everyone
+            lambda: _tracked(
+                tracking,
+                question_to_offers(run, classes, data, settings, data_root=root, device=device, **given).answer(
+                    Path(out), everyone
+                ),
             )
         )
     assert isinstance(run, str | Path | Run)
@@ -79,7 +88,12 @@ def query(
     if data is not None:
         hold(replace(dataset(data), name=Run.of(run).experiment.data))
     asked = (run, client, classes, settings, method, root, device, compare)
-    return watching.watch(lambda: answer(make_question(*asked), everyone))
+    return watching.watch(lambda: _tracked(tracking, answer(make_question(*asked), everyone)))
+
+
+def _tracked(tracking: Tracking | None, asked: Asked) -> Asked:
+    track_query(tracking, asked)
+    return asked
 
 
 def are_offers(run: Any, data: Any) -> bool:

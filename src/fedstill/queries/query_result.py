@@ -19,8 +19,9 @@ from fedstill.queries.peers import PeerMethod
 from fedstill.queries.query_records import QueryRecord
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.result import Run
-from fedstill.runtime.run import described, run_digest
+from fedstill.runtime.run import described
 from fedstill.runtime.run_folder import RunFolder, pack_models
+from fedstill.runtime.run_summary import run_digest
 
 WEIGHTS = "model.safetensors"  # the new model once more, under torch's names, for programs without Fedstill
 

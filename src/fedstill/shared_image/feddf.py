@@ -112,8 +112,10 @@ class FedDF(Method):
     task: Classification
     settings: EnsembleSettings
     refuses: ClassVar[Mapping[str, str]] = {
+        "several labels": "the logits that clients send are those of one class per sample: give data with one"
+        " label, or choose another method, such as fedavg",
         "local_update": "the server distils clients' logits in the built-in training loop, and clients train in it too:"
-        " leave training.local_update out, or use fedavg"
+        " leave training.local_update out, or use fedavg",
     }
 
     def __init__(

@@ -72,8 +72,10 @@ class FedMD(Method):
     settings: FedMDSettings
     personal = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "several labels": "the logits that clients send are those of one class per sample: give data with one"
+        " label, or choose another method, such as fedavg",
         "local_update": "clients also learn from the mean logits of all, which a local update is not given: leave"
-        " training.local_update out, or use local-only"
+        " training.local_update out, or use local-only",
     }
 
     def __init__(

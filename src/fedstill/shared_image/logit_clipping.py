@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from fedstill.core.class_losses import class_weighted_nll
 from fedstill.core.dataset import Batch
 from fedstill.core.fit import Loss, Terms, task_loss
 from fedstill.core.task import Output
@@ -48,6 +48,10 @@ def clipped_loss(task: Classification, norm: float | None) -> Loss:
         return task_loss
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
-        return {"cross-entropy": F.nll_loss(clip_norm(output.log_probabilities, norm), task.labels_of(batch))}
+        return {
+            "cross-entropy": class_weighted_nll(
+                clip_norm(output.log_probabilities, norm), task.labels_of(batch), output.class_weights
+            )
+        }
 
     return loss

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedstill.core.dataset import Proxy, SharedSamples
 from fedstill.core.errors import InputError, MissingDataError
 from fedstill.data.bundle import Kind
+from fedstill.data.data_kinds import data_kinds
 from fedstill.data.unlabelled import load_proxy
 from fedstill.runtime.method_inputs import PlanContext, method_inputs
 from fedstill.shared_image.patches import make_patches
@@ -43,7 +44,7 @@ def shared_proxy(wanted: SharedSamples, kind: Kind, shape: tuple[int, ...], data
         proxy = Proxy(pool, pool.fingerprint())
     else:
         other = load_proxy(name, data_root)
-        if other.kind == kind != "image" and other.shape[0] >= shape[0]:
+        if other.kind == kind and data_kinds[kind].points:
             other = other.with_points(shape[0])
         if other.kind != kind or other.shape != shape:
             raise InputError(
