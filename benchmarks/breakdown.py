@@ -45,7 +45,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "batching": [(ArrayDataset, "batch"), (Subset, "batch")],
     "building models": [(Classification, "build"), (torch.nn.Module, "load_state_dict")],
     "random streams": [(Streams, "torch_state"), (Streams, "draw"), (torch.Generator, "set_state")],
-    "messages": [(Message, "__init__"), (Message, "_header"), (averaging, "state_of"), (client, "check_egress")],
+    "messages": [(Message, "__init__"), (Message, "_form"), (averaging, "state_of"), (client, "check_egress")],
     "checking replies": [(dispatch, "validate_reply")],
     "aggregation": [(averaging, "average")],
     "evaluation": [(Classification, "score"), (evaluation, "all_finite"), (PlainLoop, "_accuracy")],
