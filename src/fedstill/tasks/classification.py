@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.class_losses import class_weighted_nll
-from fedstill.core.dataset import Batch, Dataset, class_counts, every_row, read_ahead
+from fedstill.core.dataset import Batch, Dataset, class_counts, every_row, kept_batch, read_ahead
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.own_training import loss_on
 from fedstill.core.sections import HasSections
@@ -175,7 +175,7 @@ class Classification:
         for model in models:
             model.eval()
             for rows in read_ahead(data, every_row(data)):
-                batch = data.batch(rows)
+                batch = kept_batch(data, rows)
                 with torch.inference_mode():
                     logits = self.forward(model, batch).log_probabilities.cpu()
                 labels = batch["labels"]
