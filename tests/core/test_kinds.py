@@ -42,6 +42,33 @@ def test_state_is_split_by_what_a_tensor_is() -> None:
     }
 
 
+def _drop_bias(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
+    del state[f"{prefix}one.bias"]
+
+
+class Hooked(nn.Module):
+    """A module that decides what it saves, by a hook or by a method of its own."""
+
+    def __init__(self, by_hook: bool) -> None:
+        super().__init__()
+        self.one, self.by_hook = nn.Linear(2, 2), by_hook
+        if by_hook:
+            self.register_state_dict_post_hook(_drop_bias)
+
+    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not self.by_hook:
+            destination[f"{prefix}more"] = torch.ones(1)
+
+
+@pytest.mark.parametrize("model", [Mixed(), nn.Sequential(Mixed(), nn.GRU(2, 2)), Hooked(True), Hooked(False)])
+def test_a_state_has_the_tensors_of_a_state_dict_in_its_order(model: nn.Module) -> None:
+    for wrapped in (model, nn.ModuleDict({"a": model, "again": model, "none": None})):  # type: ignore[dict-item]
+        state, expected = state_of(wrapped), wrapped.state_dict()
+        assert [name.split("/", 1)[1] for name in state] == list(expected)
+        assert all(torch.equal(one, other) for one, other in zip(state.values(), expected.values(), strict=True))
+
+
 def test_a_state_is_a_copy() -> None:
     model = Mixed()
     before = state_of(model)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import struct
 
 import pytest
@@ -145,6 +147,61 @@ def test_decoded_memory_is_aligned(name: str) -> None:
     content = {name + str(index): torch.rand(index + 1) for index in range(8)}
     for tensor in Message.decode(Message({**content, "byte": torch.ones(3, dtype=torch.uint8)}).encode()).values():
         assert tensor.data_ptr() % 64 == 0
+
+
+@given(messages, st.sampled_from(["inside", "beside", "read-only", "misaligned"]))
+@settings(deadline=None)
+def test_a_message_between_processes(content: dict[str, Tensor], how: str) -> None:
+    """A pickle with the tensors' memory in it or beside it: the same tensors, in aligned memory of their own."""
+    message, buffers = Message(content), []
+    data = pickle.dumps(message, protocol=5, buffer_callback=None if how == "inside" else buffers.append)
+    given = [bytes(buffer) if how == "read-only" else placed(bytes(buffer), how) for buffer in buffers]
+    back = pickle.loads(data, buffers=given)
+    assert list(back) == list(message)
+    assert all(same(back[name], message[name]) for name in content)
+    assert all(
+        tensor.data_ptr() % 64 == 0 and tensor.data_ptr() != message[name].data_ptr()
+        for name, tensor in back.items()
+        if tensor.nbytes
+    )
+    assert back.encode() == message.encode()
+    for tensor in back.values():
+        tensor.zero_()
+    assert all(same(message[name], content[name]) for name in content)
+
+
+def placed(data: bytes, how: str) -> memoryview:
+    room = torch.zeros(len(data) + 64, dtype=torch.uint8)
+    begin = 3 if how == "misaligned" else 0
+    view = room.numpy()[begin : begin + len(data)].data
+    view[:] = data
+    return view
+
+
+def test_copies_of_a_message() -> None:
+    message = Message({"w": torch.ones(3)})
+    for twin in (copy.deepcopy(message), pickle.loads(pickle.dumps(message, protocol=4))):
+        twin["w"].zero_()
+        assert message["w"].tolist() == [1, 1, 1]
+        assert twin.nbytes == message.nbytes
+
+
+def test_messages_are_the_same_where_their_tensors_are() -> None:
+    """Equal numbers elsewhere in memory may become others."""
+    one, two = torch.zeros(2), torch.zeros(2)
+    message = Message({"a": one, "b": two})
+    assert message.is_same(Message({"b": two, "a": one}))
+    assert not any(
+        message.is_same(other)
+        for other in (
+            None,
+            Message({"a": one}),
+            Message({"a": two, "b": one}),
+            Message({"a": one, "b": two.clone()}),
+            Message({"a": one.view(2, 1), "b": two}),
+            Message({"a": one.view(torch.int32), "b": two}),
+        )
+    )
 
 
 @given(messages, st.data())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,22 @@ def test_a_draw_starts_afresh_each_time() -> None:
     assert numbers(streams, "x") == numbers(streams, "x")
     generator = streams.draw("x")
     assert generator.random() != generator.random()
+
+
+@given(st.integers(0, 2**63 - 1), names)
+def test_a_generator_is_that_of_its_128_bit_key(seed: int, path: list) -> None:
+    """Philox is handed its key in another way than as `key`, which must not show in a single draw."""
+    streams = Streams(seed)
+    expected = np.random.Generator(np.random.Philox(key=streams._key(tuple(path))))
+    found = streams.draw(*path)
+    assert found.bit_generator.state["state"]["key"].tolist() == expected.bit_generator.state["state"]["key"].tolist()
+    assert found.bit_generator.random_raw(9).tolist() == expected.bit_generator.random_raw(9).tolist()
+    assert pickle.loads(pickle.dumps(found)).random(3).tolist() == expected.random(3).tolist()
+
+
+def test_a_generator_has_no_children_that_nobody_could_draw_again() -> None:
+    with pytest.raises(TypeError, match="spawn"):
+        Streams(0).draw("x").spawn(1)
 
 
 def test_numpy_draws_leave_the_global_generators_alone() -> None:

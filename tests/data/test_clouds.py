@@ -69,6 +69,7 @@ def test_the_first_points_do_not_depend_on_how_many_there_were() -> None:
     )
     assert torch.allclose(direct, by_way, atol=1e-6)
     assert whole.with_points(12) is whole
+    assert whole.with_points(4) is whole.with_points(4)
 
 
 def test_what_cannot_be_taken_is_said() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedstill.core import hardware
@@ -96,6 +97,18 @@ def test_what_a_worker_holds_already_is_not_sent_again(pool: WorkerPool[str]) ->
     worker.send("a")
     assert pool.receive()[1] == ("hello", ("second",), "a")
     pool.finish(worker)
+
+
+def test_memory_beside_a_pickle_arrives_aligned_and_may_be_changed(pool: WorkerPool[str]) -> None:
+    sent = [np.arange(size, dtype=np.uint8) for size in (0, 1, 65, 200_001)]
+    worker = pool.assign("a")
+    worker.send(("arrays", sent))
+    worker.send("a")
+    (_, back), _ = pool.receive()[1][1], pool.finish(worker)
+    for one, other in zip(sent, back, strict=True):
+        assert one.tolist() == other.tolist()
+        assert other.ctypes.data % 64 == 0 or not other.size
+        other[:] = 0
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit", 3), ("fail", 1), ("interrupt", 0)])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.core.dataset import ArrayDataset
+from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import norm_layers
 from fedstill.core.streams import Streams
 from fedstill.methods.recalibration import recalibrate, recalibrate_exactly
-from fedstill.models import build_model, pointnet, pointnet2_levels
+from fedstill.models import build_model, pointnet, pointnet2, pointnet2_levels
 from fedstill.models.batchnorm import normalise
 from fedstill.models.kernels import compact
 from fedstill.models.kernels.buffers import pool
@@ -329,3 +332,27 @@ def test_models_that_sample_alike_share_the_geometry_of_a_batch() -> None:
     changed = one.extractor.geometry(points)
     assert changed is not before
     assert not np.array_equal(changed.level1.offset, before.level1.offset)
+
+
+def test_the_geometry_of_kept_data_is_computed_once_for_all_models_and_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever evaluates it, also in another thread; it is computed anew where somebody has changed the data."""
+    made, build = [], pointnet2.compact_geometry
+    monkeypatch.setattr(pointnet2, "compact_geometry", lambda *given: made.append(1) or build(*given))
+    data = ArrayDataset(inputs=clouds(6), labels=torch.arange(6) % 5)
+    task = Classification(("a", "b", "c", "d", "e"), (150, 3), ("pointnet2",))
+    one, other = model(), model(seed_norms=True)
+    expected = [task.score([each], Subset(data, torch.arange(6))) for each in (one, other)]
+    assert len(made) == 2
+    for each, scores in zip((one, other, one), (*expected, expected[0]), strict=True):
+        again: list[Any] = []
+        for _ in range(2):
+            thread = Thread(target=lambda each=each, again=again: again.append(task.score([each], data)))
+            thread.start()
+            thread.join()
+            assert all(torch.equal(again[-1][name], scores[name]) for name in scores)
+    assert len(made) == 3
+    with torch.inference_mode():
+        data.whole()["inputs"].mul_(2)
+    assert all(torch.equal(tensor, expected[0][name]) for name, tensor in task.score([one], data).items())
+    assert len(made) == 4
+    assert pickle.loads(pickle.dumps(data))._whole is None

@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedstill.core.kinds import load_state, state_of
 from fedstill.models import build_model, duplicate, freeze
+from fedstill.models.surgery import models_like
 
 
 def train_a_little(model: nn.Module, classes: int) -> None:
@@ -104,3 +106,58 @@ def test_a_duplicate_of_a_model_with_a_frozen_part_stays_frozen() -> None:
     twin.train()
     assert not twin.extractor.training
     assert twin.head.training
+
+
+@pytest.mark.parametrize("name", ["cnn-bn", "resnet8", "vit-tiny", "frozen", "tied", "recurrent"])
+def test_a_model_like_another_is_a_duplicate_that_loaded_the_state(name: str) -> None:
+    """The same numbers, modes and gradients, in memory of its own."""
+    template = template_of(name)
+    make = models_like(template)
+    state = {
+        name: torch.rand_like(tensor) if tensor.is_floating_point() else tensor + 1
+        for name, tensor in state_of(template).items()
+    }
+    expected = duplicate(template)
+    load_state(expected, state)
+    one, two = make(state), make(state)
+    assert list(one.state_dict()) == list(expected.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(state_of(one).values(), state_of(expected).values(), strict=True))
+    learns = [[parameter.requires_grad for parameter in model.parameters()] for model in (one, expected)]
+    assert learns[0] == learns[1]
+    places = [
+        tensor.data_ptr()
+        for holder in (one, two, template)
+        for tensor in {id(t): t for t in holder.state_dict(keep_vars=True).values()}.values()
+    ]
+    assert len(set(places)) == len(places)
+    assert not {tensor.data_ptr() for tensor in state.values()} & set(places)
+    one.register_forward_hook(lambda *given: None)
+    assert not two._forward_hooks
+    assert not template._forward_hooks
+
+
+def template_of(name: str) -> nn.Module:
+    if name == "tied":
+        layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        layers[1].weight = layers[0].weight
+        return layers
+    if name == "recurrent":
+        return nn.GRU(3, 4)
+    model = build_model("cnn-bn" if name == "frozen" else name, (1, 8, 8), 4)
+    if name == "frozen":
+        freeze(model.extractor)
+    return model
+
+
+def test_a_state_of_another_type_is_converted_and_one_that_does_not_fit_is_refused() -> None:
+    template = build_model("cnn", (1, 8, 8), 4)
+    make, state = models_like(template), state_of(template)
+    made = make({name: tensor.double() for name, tensor in state.items()})
+    assert all(torch.equal(one, state[name]) for name, one in state_of(made).items())
+    first = next(iter(state))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make({**state, first: torch.zeros(1)})
+    with pytest.raises(RuntimeError, match="Missing key"):
+        make({name: tensor for name, tensor in state.items() if name != first})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        make({**state, "parameters/more": torch.zeros(1)})

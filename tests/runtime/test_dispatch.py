@@ -109,6 +109,27 @@ def test_a_client_that_drops_out_is_charged_for_what_it_did(when: Any, tmp_path:
     assert (4 in outcome.sampled) == (when != "before")
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_all_clients_are_sent_alike_is_one_message(alike: bool, tmp_path: Path) -> None:
+    """An engine then encodes it once; messages that are merely equal remain several."""
+    memory, seen = torch.zeros(2), []
+
+    class Same(Echo):
+        def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+            return Message({"x": memory if alike else memory.clone()})
+
+    class Remembers(InProcess):
+        def dispatch(self, exchange: Exchange, jobs: Any, context: RoundContext) -> Generator[Reply | Failure]:
+            for who, request, _ in jobs:
+                seen.append(request)
+                yield Reply(who, request, None)
+
+    outcome = RoundOutcome()
+    dispatch(Remembers(), Same(), {}, CLIENTS, CONTEXT, ClientStore(tmp_path, len(CLIENTS)), outcome)
+    assert len({id(request) for request in seen}) == (1 if alike else len(CLIENTS))
+    assert outcome.traffic.down == len(CLIENTS) * seen[0].nbytes
+
+
 def test_nothing_happens_to_clients_that_are_always_available() -> None:
     always, request = AlwaysAvailable(), Message({})
     assert always.before(CLIENTS[0]) is None

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import fedstill
-from fedstill.core.dataset import ArrayDataset, Subset
+from fedstill.core.dataset import ArrayDataset, Subset, as_floats
 from fedstill.core.records import DataCheck, RunChecks
 from fedstill.report.facts import Facts
 from fedstill.report.opening import caution
@@ -90,6 +90,20 @@ def test_repeated_samples_are_counted_by_their_inputs() -> None:
     found = repetitions(train, test)
     assert (found.shared, found.train_repeats, found.test_repeats) == (2, 1, 1)
     assert (found.train, found.test, found.not_checked) == (4, 3, None)
+
+
+@pytest.mark.parametrize("kinds", [("bytes", "bytes"), ("bytes", "floats"), ("floats", "floats")])
+def test_however_inputs_are_stored_the_same_ones_repeat(kinds: tuple[str, str]) -> None:
+    """Images of which one part is stored as bytes and the other as the floats that are made of them."""
+    rows = torch.tensor([[0, 1], [255, 1], [0, 1], [7, 7], [0, 2]], dtype=torch.uint8).view(5, 1, 1, 2)
+    parts = [
+        ArrayDataset(inputs=inputs if kind == "bytes" else as_floats(inputs))
+        for inputs, kind in zip((rows, rows.flip(0)[:3]), kinds, strict=True)
+    ]
+    found = repetitions(Subset(parts[0], torch.tensor([3, 0, 2])), Subset(parts[1], torch.arange(3)))
+    assert (found.shared, found.train_repeats, found.test_repeats) == (2, 1, 0)
+    empty = repetitions(Subset(parts[0], torch.arange(0)), parts[1])
+    assert (empty.train, empty.shared, empty.train_repeats) == (0, 0, 0)
 
 
 def test_data_that_is_too_large_is_said_not_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:

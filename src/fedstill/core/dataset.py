@@ -14,6 +14,7 @@ from fedstill.core.errors import InputError
 
 Batch = Mapping[str, Tensor]
 
+KNOWN = "_fedstill_known"  # attribute of a tensor that is kept: what was computed of it, by what it is
 ANSWERS = ("labels", "boxes")  # where things are is an answer too
 
 
@@ -66,9 +67,22 @@ class ArrayDataset:
             raise ValueError(f"columns must include `inputs` and have one length: {sizes}")
         self.columns = dict(columns)
         self.columns.setdefault("sample_id", torch.arange(sizes["inputs"]))
+        self._whole: tuple[Batch, list[int]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_whole": None}
 
     def __len__(self) -> int:
         return len(self.columns["inputs"])
+
+    def whole(self) -> Batch:
+        """All rows as one batch, the same tensors every time unless somebody has changed them."""
+        if self._whole is None or [tensor._version for tensor in self._whole[0].values()] != self._whole[1]:
+            batch = self.batch(torch.arange(len(self)))
+            for tensor in batch.values():
+                setattr(tensor, KNOWN, {})
+            self._whole = batch, [tensor._version for tensor in batch.values()]
+        return self._whole[0]
 
     def batch(self, rows: Tensor) -> Batch:
         batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
@@ -258,6 +272,15 @@ def read_ahead(data: Dataset, batches: Iterable[Tensor]) -> Iterator[Tensor]:
         waiting = rows
     if waiting is not None:
         yield waiting
+
+
+def kept_batch(data: Dataset, rows: Tensor) -> Batch:
+    """These rows of `every_row`; data in memory that is a single batch is kept, with what models compute of it alone.
+
+    Evaluation reads the same test data for every model and in every round. Data of many batches would take too much
+    memory: the neighbourhoods of a cloud's points take up to thirty times as much as the cloud.
+    """
+    return data.whole() if type(data) is ArrayDataset and len(rows) == len(data) else data.batch(rows)
 
 
 AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on how many are said together

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -73,10 +74,15 @@ class UndeclaredEgressError(EndsRunError):
 
 
 def check_egress(message: Mapping[str, Tensor], declared: Iterable[Egress], exchange: str) -> None:
-    patterns = [line.name for line in declared]
-    for name in message:
-        if not any(fnmatchcase(name, pattern) for pattern in patterns):
-            raise UndeclaredEgressError(
-                f"the exchange {exchange!r} tried to send {name!r}, which it does not declare"
-                f" (declared: {', '.join(patterns) or 'nothing'}): add an Egress line or do not send it"
-            )
+    patterns = tuple(line.name for line in declared)
+    name = _first_undeclared(tuple(message), patterns)
+    if name is not None:
+        raise UndeclaredEgressError(
+            f"the exchange {exchange!r} tried to send {name!r}, which it does not declare"
+            f" (declared: {', '.join(patterns) or 'nothing'}): add an Egress line or do not send it"
+        )
+
+
+@lru_cache(maxsize=64)  # the replies of a round have the same names
+def _first_undeclared(names: tuple[str, ...], patterns: tuple[str, ...]) -> str | None:
+    return next((name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)), None)

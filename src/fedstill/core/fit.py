@@ -110,13 +110,13 @@ def fit(
             if tallies[0].steps == schedule.steps:
                 break
             ambient = _Ambient(learner.streams.torch_state("dropout", epoch) for learner in learners)
-            changes = streams.draw("augment", epoch)
+            changes = None if augment is None else streams.draw("augment", epoch)
             order = shuffled(len(data), schedule.batch, streams.draw("order", epoch))
             for number, rows in enumerate(read_ahead(data, order)):
                 if tallies[0].steps == schedule.steps:
                     break
                 batch = data.batch(rows)
-                if augment is not None:
+                if augment is not None and changes is not None:
                     batch = augment(batch, changes)
                 extra: Mapping[str, Tensor] = {}
                 if shared is not None:

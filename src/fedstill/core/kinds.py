@@ -11,7 +11,8 @@ checkpoints and in egress manifests, so that no code has to guess a tensor's kin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +29,47 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(state_of(nn.BatchNorm1d(2, affine=False)))
     ['buffers/running_mean', 'buffers/running_var', 'counters/num_batches_tracked']
     """
+    return {name: tensor.detach().cpu().clone() for name, tensor in names_by_kind(model).items()}
+
+
+def names_by_kind(model: nn.Module) -> dict[str, Tensor]:
+    """A model's own tensors, not copies, named by kind.
+
+    What trains a model, sends its state and throws it away needs no copy.
+
+    >>> model = nn.Linear(2, 3)
+    >>> names_by_kind(model)["parameters/bias"] is model.bias
+    True
+    """
+    if all(_is_plain(part) for part in model.modules()):
+        return dict(_named_by_kind(model, ""))
     parameters = parameter_names(model)
-    return {
-        kind_of(name, tensor, parameters) + name: tensor.detach().cpu().clone()
-        for name, tensor in model.state_dict().items()
-    }
+    state = model.state_dict(keep_vars=True)
+    return {kind_of(name, tensor, parameters) + name: tensor for name, tensor in state.items()}
+
+
+def _is_plain(part: nn.Module) -> bool:
+    """Whether a module adds its parameters and buffers to a `state_dict`, and nothing else."""
+    return _saves_plainly(type(part)) and not (part._state_dict_hooks or part._state_dict_pre_hooks)
+
+
+@lru_cache(maxsize=256)
+def _saves_plainly(kind: type[nn.Module]) -> bool:
+    changeable = ("state_dict", "_save_to_state_dict", "get_extra_state", "named_parameters", "named_modules")
+    return all(getattr(kind, name) is getattr(nn.Module, name) for name in changeable)
+
+
+def _named_by_kind(part: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    """The entries of a `state_dict` in its order, several times as fast."""
+    for name, parameter in part._parameters.items():
+        if parameter is not None:
+            yield f"{PARAMETERS}{prefix}{name}", parameter
+    for name, buffer in part._buffers.items():
+        if buffer is not None and name not in part._non_persistent_buffers_set:
+            yield f"{BUFFERS if buffer.is_floating_point() else COUNTERS}{prefix}{name}", buffer
+    for name, child in part._modules.items():
+        if child is not None:
+            yield from _named_by_kind(child, f"{prefix}{name}.")
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
+from operator import index
+from pickle import PickleBuffer
+from typing import Any, NamedTuple, SupportsIndex
 
 import safetensors.torch
 import torch
@@ -27,6 +31,9 @@ TYPES: dict[torch.dtype, str] = {
 }
 _RANK = {dtype: rank for rank, dtype in enumerate(TYPES)}
 DEFAULT_LIMIT = 4 * 2**30
+ALIGNED = 64  # bytes, as in torch's own memory
+
+Part = tuple[str, torch.dtype, torch.Size]
 
 
 class MessageError(ValueError):
@@ -45,11 +52,11 @@ class Message(Mapping[str, Tensor]):
     [1.0, 1.0]
     """
 
-    __slots__ = ("_known_header", "_tensors")
+    __slots__ = ("_known_form", "_tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors: dict[str, Tensor] = {}
-        self._known_header = b""
+        self._known_form: Form | None = None
         seen: set[int] = set()
         for name in sorted(tensors):
             _check_name(name)
@@ -75,6 +82,19 @@ class Message(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"Message({len(self)} tensors, {self.nbytes} bytes)"
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Between processes that trust each other: tensors as buffers, which need not be copied into the pickle."""
+        if index(protocol) < 5:
+            return super().__reduce_ex__(protocol)
+        parts = [(*key, PickleBuffer(_raw(self[key[0]]))) for key in self._parts()]
+        return _unpickled, (parts,)
+
+    def is_same(self, other: Message | None) -> bool:
+        """Whether the other one has the same tensors, in the same memory."""
+        if other is None or self._parts() != other._parts():
+            return False
+        return all(self[name].data_ptr() == other[name].data_ptr() for name in self)
+
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors below a prefix, named without it."""
         return part(self._tensors, prefix)
@@ -82,11 +102,16 @@ class Message(Mapping[str, Tensor]):
     @property
     def nbytes(self) -> int:
         """The exact encoded length, from the header alone: nothing is copied."""
-        return len(self._header()) + sum(tensor.nbytes for tensor in self._tensors.values())
+        return self._form().nbytes
 
     def encode(self) -> bytes:
         """Safetensors without metadata (whose order is random); the same tensors always give the same bytes."""
-        return b"".join([self._header(), *(_raw(self._tensors[name]) for name in self._layout())])
+        return b"".join(self.pieces())
+
+    def pieces(self) -> list[bytes | memoryview]:
+        """The encoded message in pieces, which are not copied: the header, then each tensor's memory."""
+        form = self._form()
+        return [form.header, *(_raw(self._tensors[name]) for name in form.layout)]
 
     @classmethod
     def decode(cls, data: bytes, limit: int = DEFAULT_LIMIT) -> Message:
@@ -100,27 +125,51 @@ class Message(Mapping[str, Tensor]):
         # A clone lies in torch's own aligned memory; arithmetic on misaligned tensors gives other bits.
         return cls({name: tensor.clone() for name, tensor in loaded.items()})
 
-    def _layout(self) -> list[str]:
-        return sorted(self._tensors, key=lambda name: (_RANK[self._tensors[name].dtype], name))
+    def _form(self) -> Form:
+        """Looked up once: who is sent a message, and what it costs, asks for its size several times."""
+        if self._known_form is None:
+            self._known_form = _form_of(self._parts())
+        return self._known_form
 
-    def _header(self) -> bytes:
-        """Made once: who is sent a message, and what it costs, asks for its size several times."""
-        if self._known_header:
-            return self._known_header
-        entries, offset = {}, 0
-        for name in self._layout():
-            tensor = self._tensors[name]
-            span = [offset, offset + tensor.nbytes]
-            entries[name] = {
-                "dtype": TYPES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": span,
-            }
-            offset = span[1]
-        text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % 8)
-        self._known_header = struct.pack("<Q", len(text)) + text
-        return self._known_header
+    def _parts(self) -> tuple[Part, ...]:
+        return tuple((name, tensor.dtype, tensor.shape) for name, tensor in self._tensors.items())
+
+
+def _unpickled(parts: list[tuple[str, torch.dtype, torch.Size, Any]]) -> Message:
+    message = Message({})
+    message._tensors = {name: _from_buffer(dtype, shape, buffer) for name, dtype, shape, buffer in parts}
+    return message
+
+
+def _from_buffer(dtype: torch.dtype, shape: torch.Size, buffer: Any) -> Tensor:
+    """A tensor in this memory, where it can be written and lies as torch's own does; else a copy."""
+    if not shape.numel():
+        return torch.empty(shape, dtype=dtype)
+    view = memoryview(buffer)
+    tensor = torch.frombuffer(view if not view.readonly else bytearray(view), dtype=dtype).view(shape)
+    return tensor if tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
+
+
+class Form(NamedTuple):
+    """What names, types and shapes say of an encoded message."""
+
+    header: bytes
+    layout: tuple[str, ...]  # the names in the order of their tensors
+    nbytes: int
+
+
+@lru_cache(maxsize=64)  # a round's messages differ in their numbers, rarely in their form
+def _form_of(parts: tuple[Part, ...]) -> Form:
+    entries, offset = {}, 0
+    layout = sorted(parts, key=lambda part: (_RANK[part[1]], part[0]))
+    for name, dtype, shape in layout:
+        span = [offset, offset + shape.numel() * dtype.itemsize]
+        entries[name] = {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": span}
+        offset = span[1]
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    header = struct.pack("<Q", len(text)) + text
+    return Form(header, tuple(name for name, _, _ in layout), len(header) + offset)
 
 
 def _check_name(name: str) -> None:

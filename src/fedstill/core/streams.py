@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from operator import index
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor
 
 
@@ -37,7 +40,7 @@ class Streams:
 
     def draw(self, *names: str | int) -> np.random.Generator:
         """A fresh numpy generator with a 128-bit key of its own."""
-        return np.random.Generator(np.random.Philox(key=self._key(names)))
+        return np.random.Generator(np.random.Philox(_Key(self._digest(names))))
 
     @contextmanager
     def ambient(self, *names: str | int) -> Iterator[None]:
@@ -63,10 +66,28 @@ class Streams:
         return state
 
     def _key(self, names: tuple[str | int, ...]) -> int:
+        return int.from_bytes(self._digest(names), "little")
+
+    def _digest(self, names: tuple[str | int, ...]) -> bytes:
         # Plain ints only: numpy's print differently, and a name must not depend on who counted.
         path = tuple(str(name) if isinstance(name, str) else index(name) for name in (*self.path, *names))
         text = repr((int(self.seed), *path)).encode()
-        return int.from_bytes(blake2b(text, digest_size=16).digest(), "little")
+        return blake2b(text, digest_size=16).digest()
+
+
+class _Key(ISeedSequence):
+    """A generator's key in place of a seed.
+
+    Philox(key=...) draws a seed from the operating system all the same, which costs several times as much as the rest.
+    """
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> npt.NDArray[Any]:
+        if (n_words, np.dtype(dtype)) != (2, np.dtype(np.uint64)):
+            raise ValueError(f"a key has two words of 64 bits, not {n_words} of type {dtype}")
+        return np.frombuffer(self.digest, "<u8")
 
 
 @cache

@@ -62,7 +62,8 @@ class Bundle:
         """So many points of every cloud, normalised again: another data set, with its own fingerprint.
 
         Fewer are the first ones where points are stored in random order, and are drawn where they are not. More are
-        all points, and some of them again. Scenes are not rescaled, and keep all their boxes.
+        all points, and some of them again. Scenes are not rescaled, and keep all their boxes. Asked again, it is the
+        same object: students in joint training share it.
         """
         if not data_kinds[self.kind].points:
             raise InputError(f"{self.name} holds {self.kind}s: only of clouds can points be taken")
@@ -77,6 +78,15 @@ class Bundle:
             raise InputError(f"{self.name} holds {self.kind}s, which need at least {fewest} points each, not {count}")
         if count == stored:
             return self
+        if count not in self._cuts:
+            self._cuts[count] = self._cut(count, stored)
+        return self._cuts[count]
+
+    @cached_property
+    def _cuts(self) -> dict[int, Bundle]:
+        return {}
+
+    def _cut(self, count: int, stored: int) -> Bundle:
         if drawn := self.kind == "cloud" and (count > stored or has_order(self.train)):
             cut = {split: drawn_points(data, count) for split, data in self.splits().items()}
         else:

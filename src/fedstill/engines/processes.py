@@ -9,6 +9,7 @@ import io
 import logging
 import pickle
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -80,7 +81,8 @@ class Processes:
         worker.provide("own parts", self._own_parts)
         worker.provide("factory", self._factory)
         worker.provide("exchange", described)
-        worker.send(("job", job.who, job.request.encode(), Message(job.state).encode()))
+        worker.provide("request", job.request)  # often that of the client before
+        worker.send(("job", job.who, Message(job.state) if job.state else None))
 
     def __enter__(self) -> Self:
         self.pool.__enter__()
@@ -97,16 +99,17 @@ def _outcome(received: Any) -> Reply | Failure:
         return received
     if isinstance(received, RunError):
         raise received
-    client, message, state, work = received
-    return Reply(client, Message.decode(message), None if state is None else Message.decode(state), work)
+    reply: Reply = received
+    return reply
 
 
 def answer_clients(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
-    """In a worker: answer for one client after another; what clients send is encoded as messages."""
+    """In a worker: answer for one client after another."""
     torch.set_num_threads(1)
     factory: Any = None
     exchange: Any = None
     context: Any = None
+    request: Any = None
     while True:
         what, *rest = receive()
         if what == "own parts":
@@ -115,21 +118,27 @@ def answer_clients(receive: Callable[[], Any], send: Callable[[Any], None]) -> N
             (factory,) = rest
         elif what == "exchange":
             exchange, context = rest
+        elif what == "request":
+            (request,) = rest
         elif what == "job":
-            send(_replied(factory, exchange, context, *rest))
+            send(_replied(factory, exchange, context, request, *rest))
 
 
 def _replied(
-    factory: ClientFactory, exchange: Exchange, context: RoundContext, who: Profile, request: bytes, state: bytes
+    factory: ClientFactory,
+    exchange: Exchange,
+    context: RoundContext,
+    request: Message,
+    who: Profile,
+    state: Message | None,
 ) -> Any:
     try:
-        outcome = answer(factory, exchange, who, Message.decode(request), Message.decode(state), context)
+        outcome = answer(factory, exchange, who, request, {} if state is None else state, context)
     except EndsRunError as error:
         return error
-    if isinstance(outcome, Failure):
+    if isinstance(outcome, Failure) or outcome.state is None:
         return outcome
-    kept = None if outcome.state is None else Message(outcome.state).encode()
-    return who, outcome.message.encode(), kept, outcome.work
+    return replace(outcome, state=Message(outcome.state))
 
 
 class _SharingPickler(cloudpickle.Pickler):

@@ -2,8 +2,8 @@
 
 A worker is started with `python -c`, not forked (numba and OpenMP do not survive a fork) and not through
 multiprocessing's spawn (which would run the user's script a second time). Both ends exchange length-prefixed pickles
-over pipes that no other process can reach. A worker whose input ends exits at once, whatever it is doing: the process
-that wanted its results is gone.
+over pipes that no other process can reach; the memory of tensors follows its pickle, and is read into its final place.
+A worker whose input ends exits at once, whatever it is doing: the process that wanted its results is gone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ _log = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]  # in a worker: receives items and sends items
+Frame = tuple[bytes, list[memoryview]]
 
 ATTEMPTS = 3  # at a job whose worker process ended: one that ends every worker must end itself some day
 
-_LENGTH = struct.Struct("<Q")
+_LENGTHS = struct.Struct("<QQ")  # of a pickle in bytes, and the number of its buffers, whose lengths follow
+_ALIGNED = 64  # bytes, as in torch's own memory: arithmetic on misaligned tensors gives other bits
 _PIPE = 2**20  # bytes that a pipe holds, where the system allows it
 _POLL = 1.0  # seconds; a wait without end would not notice an interruption on every system
 
@@ -76,7 +78,7 @@ class Worker:
         self._requests, self._answers = self.process.stdin, self.process.stdout
         for pipe in (self._requests, self._answers):
             _widen(pipe)
-        self._held: dict[str, bytes] = {}
+        self._held: dict[str, Any] = {}
         Thread(target=self._listen, args=(inbox,), daemon=True).start()
 
     def send(self, item: Any) -> None:
@@ -84,16 +86,16 @@ class Worker:
         with suppress(BrokenPipeError):  # it has died: its listener reports that
             _write_frame(self._requests, item)
 
-    def provide(self, name: str, pickled: bytes) -> None:
-        """Send this unless it was the last thing provided by that name."""
-        if self._held.get(name) is not pickled:
-            self._held[name] = pickled
-            self.send(pickled)
+    def provide(self, name: str, item: Any) -> None:
+        """Send this unless it was the last thing provided by that name; a tuple with the name, unless it is bytes."""
+        if self._held.get(name) is not item:
+            self._held[name] = item
+            self.send(item if isinstance(item, bytes) else (name, item))
 
     def _listen(self, inbox: SimpleQueue[tuple[Worker, Any]]) -> None:
         with suppress(EOFError, OSError, ValueError):
             while True:
-                inbox.put((self, pickle.loads(_read_frame(self._answers))))
+                inbox.put((self, _loaded(*_read_frame(self._answers))))
         inbox.put((self, WorkerEnded(self.process.wait())))
 
     def stop(self) -> None:
@@ -202,15 +204,15 @@ def run_worker(work: Work) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     log_as_parent_does()
-    frames: SimpleQueue[bytes] = SimpleQueue()
+    frames: SimpleQueue[Frame] = SimpleQueue()
     Thread(target=_exit_with_input, args=(os.fdopen(os.dup(0), "rb"), frames), daemon=True).start()
     try:
-        work(lambda: pickle.loads(frames.get()), lambda item: _write_frame(answers, item))
+        work(lambda: _loaded(*frames.get()), lambda item: _write_frame(answers, item))
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
 
 
-def _exit_with_input(requests: IO[bytes], frames: SimpleQueue[bytes]) -> None:
+def _exit_with_input(requests: IO[bytes], frames: SimpleQueue[Frame]) -> None:
     """Queue frames as they come; where there are no more, end this process."""
     with suppress(EOFError, OSError):
         while True:
@@ -219,15 +221,21 @@ def _exit_with_input(requests: IO[bytes], frames: SimpleQueue[bytes]) -> None:
 
 
 def _write_frame(stream: IO[bytes], item: Any) -> None:
-    data = item if isinstance(item, bytes) else pickle.dumps(item, protocol=5)
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
+    buffers: list[pickle.PickleBuffer] = []
+    data = item if isinstance(item, bytes) else pickle.dumps(item, protocol=5, buffer_callback=buffers.append)
+    pieces = [buffer.raw() for buffer in buffers]
+    stream.write(_LENGTHS.pack(len(data), len(pieces)))
+    stream.write(struct.pack(f"<{len(pieces)}Q", *map(len, pieces)))
+    for piece in (data, *pieces):
+        stream.write(piece)
     stream.flush()
 
 
-def _read_frame(stream: IO[bytes]) -> bytes:
-    """The next frame; EOFError where the other end has gone."""
-    return _read(stream, _LENGTH.unpack(_read(stream, _LENGTH.size))[0])
+def _read_frame(stream: IO[bytes]) -> Frame:
+    """The next pickle and its buffers; EOFError where the other end has gone."""
+    length, count = _LENGTHS.unpack(_read(stream, _LENGTHS.size))
+    sizes = struct.unpack(f"<{count}Q", _read(stream, 8 * count))
+    return _read(stream, length), [_read_into(stream, _room(size)) for size in sizes]
 
 
 def _read(stream: IO[bytes], size: int) -> bytes:
@@ -235,6 +243,25 @@ def _read(stream: IO[bytes], size: int) -> bytes:
     if len(data) < size:
         raise EOFError
     return data
+
+
+def _read_into(stream: Any, room: memoryview) -> memoryview:
+    if stream.readinto(room) < len(room):
+        raise EOFError
+    return room
+
+
+def _room(size: int) -> memoryview:
+    """New memory, aligned."""
+    import numpy as np  # here: a worker that receives no tensors does not need it
+
+    held = np.empty(size + _ALIGNED, np.uint8)
+    begin = -held.ctypes.data % _ALIGNED
+    return held[begin : begin + size].data
+
+
+def _loaded(data: bytes, buffers: list[memoryview]) -> Any:
+    return pickle.loads(data, buffers=buffers)
 
 
 def _widen(pipe: IO[bytes]) -> None:

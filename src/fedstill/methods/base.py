@@ -83,7 +83,7 @@ def train(
             streams,
             client.meter,
             shared=shared,
-            augment=client.task.augment,
+            augment=client.task.augment if client.task.augments else None,
         )
         if stop is not None and stop():
             break

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedstill.core.egress import Egress
 from fedstill.core.fit import Correct, Loss, task_loss
-from fedstill.core.kinds import BUFFERS, average, state_of
+from fedstill.core.kinds import BUFFERS, average, names_by_kind, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
@@ -116,7 +116,7 @@ class FedAvg(Method):
         model = client.task.build(client.profile.architecture, request.part(MODEL))
         loss, correct = self.loss(client, model, request), self.correct(client, model, request)
         trained = train(client, model, self.training, context, loss, correct=correct)
-        return Message({**under(MODEL, state_of(model)), **work_report(trained)})
+        return Message({**under(MODEL, names_by_kind(model)), **work_report(trained)})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {**same_as(under(MODEL, part(state, MODEL))), **work_expected(self.task.terms)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from fedstill.core.kinds import load_state, names_by_kind
 from fedstill.core.origins import PACKAGE
 
 _CONTAINERS = (dict, list, set)
@@ -60,6 +62,49 @@ def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
     return lambda: _duplicate(module, {})
 
 
+def models_like(template: nn.Module) -> Callable[[Mapping[str, Tensor]], nn.Module]:
+    """A function that makes a model like the template from a state named by kind; the template must not change.
+
+    The state's tensors are copied once, straight into the new model, where modules load a state as torch does and the
+    state fits; otherwise into a duplicate, as torch loads them.
+    """
+    duplicated = copies_of(template)
+
+    def loaded(state: Mapping[str, Tensor]) -> nn.Module:
+        model = duplicated()
+        load_state(model, state)
+        return model
+
+    if any(map(_entangled, template.modules())) or not all(map(_loads_plainly, template.modules())):
+        return loaded
+    places = names_by_kind(template)
+    forms = {name: _form(tensor) for name, tensor in places.items()}
+
+    def filled(state: Mapping[str, Tensor]) -> nn.Module:
+        if forms.keys() != state.keys() or any(_form(state[name]) != form for name, form in forms.items()):
+            return loaded(state)
+        return _duplicate(
+            template, {id(place): _like(place, state[name].detach().clone()) for name, place in places.items()}
+        )
+
+    return filled
+
+
+def _loads_plainly(module: nn.Module) -> bool:
+    if module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks:
+        return False
+    kind = type(module)
+    if kind.set_extra_state is not nn.Module.set_extra_state or kind.get_extra_state is not nn.Module.get_extra_state:
+        return False
+    known = (nn.Module._load_from_state_dict, _NormBase._load_from_state_dict)
+    return kind._load_from_state_dict in known and kind.load_state_dict is nn.Module.load_state_dict
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    """What must agree for a tensor's copy to take another's place."""
+    return tensor.dtype, tensor.shape, tensor.device, tensor.is_contiguous()
+
+
 def _entangled(module: nn.Module) -> bool:
     """Whether an attribute of a module may reference modules or tensors, which a copy must have of its own."""
     if "train" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
@@ -97,6 +142,10 @@ def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:
 def _duplicate_tensor(tensor: Any, done: dict[int, Any]) -> Any:
     if tensor is None or id(tensor) in done:
         return None if tensor is None else done[id(tensor)]
-    twin = tensor.detach().clone()
-    done[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    done[id(tensor)] = _like(tensor, tensor.detach().clone())
     return done[id(tensor)]
+
+
+def _like(tensor: Tensor, twin: Tensor) -> Tensor:
+    """The twin as a parameter if the tensor is one."""
+    return nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin

@@ -20,8 +20,7 @@ from fedstill.core.task import Tensors
 from fedstill.queries.guard import choice_in
 from fedstill.queries.peers import BEFORE, QUERY, PeerMethod
 from fedstill.queries.probe_rule import UNMATCHED, ProbeSettings, from_table, no_teacher
-from fedstill.queries.query import Answered, Queries, queries_of, recalls
-from fedstill.runtime.artefacts import FinishedRun, artefacts
+from fedstill.queries.query import Answered, Queries, recalls
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.evaluation import CentralEvaluator
 
@@ -93,13 +92,3 @@ def _selection(method: Method, state: Tensors) -> dict[str, Any]:
         found["no_teacher"] = [no_teacher(rule, classes[number], nearest) for number, nearest in missing.items()]
     choice = choice_in(state)
     return found if choice is None else {**found, "choice": choice}
-
-
-@artefacts.register("answers")
-def keep_answers(run: FinishedRun) -> dict[str, Any] | None:
-    """The outcomes of the queries of a run whose experiment has queries."""
-    plan = run.plan
-    queries = queries_of(plan.experiment)
-    if queries is None:
-        return None
-    return answers(run.evaluator, plan.method, run.server, plan.profiles, run.store, queries, plan.streams)

@@ -10,7 +10,7 @@ BRINGS = {
     },
     "section of an experiment": {"fedstill.queries.query": ("queries",)},
     "input of a method": {"fedstill.queries.query_input": ("queries",)},
-    "artefact of a run": {"fedstill.queries.outcomes": ("answers",)},
+    "artefact of a run": {"fedstill.queries.kept_answers": ("answers",)},
     "figures of a study": {"fedstill.queries.study_figures": ("queries",)},
     "table of a study": {"fedstill.queries.study_table": ("queries",)},
     "page about a study": {"fedstill.queries.study_page": ("queries",)},

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fedstill.core.dataset import Dataset, Subset, every_row
+from fedstill.core.dataset import ArrayDataset, Dataset, Subset, every_row
 from fedstill.core.records import DataCheck
 
 VALUES = 2**28  # inputs of all samples together; larger data sets are not checked
@@ -30,7 +33,9 @@ def checked_data(fingerprint: str, train: Subset, test: Dataset, shape: tuple[in
 
 def repetitions(train: Dataset, test: Dataset) -> DataCheck:
     """How many samples of each part repeat an earlier one of it, and how many test samples are in the training data."""
-    trained, tested = _digests(train), _digests(test)
+    # Bytes are equal exactly where the floats are that are made of them, and are a quarter of the work.
+    read = _bytes if _holds_bytes(train) and _holds_bytes(test) else _floats
+    trained, tested = _digests(train, read), _digests(test, read)
     known = np.unique(trained)
     return DataCheck(
         train=len(train),
@@ -41,12 +46,32 @@ def repetitions(train: Dataset, test: Dataset) -> DataCheck:
     )
 
 
-def _digests(data: Dataset) -> NDArray[Any]:
+def _digests(data: Dataset, read: Callable[[Any, Tensor], Tensor]) -> NDArray[Any]:
     """Sixteen bytes a sample: of millions, bytes objects would take ten times as much."""
     found = np.empty(len(data), dtype="S16")
     done = 0
     for rows in every_row(data):
-        inputs = data.batch(rows)["inputs"].contiguous().numpy()
-        found[done : done + len(rows)] = [blake2b(sample.tobytes(), digest_size=16).digest() for sample in inputs]
+        inputs = read(data, rows)
+        samples = inputs.reshape(len(rows), prod(inputs.shape[1:])).contiguous().numpy()
+        found[done : done + len(rows)] = [blake2b(sample, digest_size=16).digest() for sample in samples]
         done += len(rows)
     return found
+
+
+def _holds_bytes(data: Dataset) -> bool:
+    if isinstance(data, Subset):
+        return _holds_bytes(data.data)
+    return type(data) is ArrayDataset and data.columns["inputs"].dtype == torch.uint8
+
+
+def _bytes(data: Any, rows: Tensor) -> Tensor:
+    """Inputs as they are stored."""
+    if isinstance(data, Subset):
+        return _bytes(data.data, data.rows[rows])
+    inputs: Tensor = data.columns["inputs"]
+    return inputs[rows]
+
+
+def _floats(data: Any, rows: Tensor) -> Tensor:
+    inputs: Tensor = data.batch(rows)["inputs"]
+    return inputs

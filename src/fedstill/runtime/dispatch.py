@@ -95,11 +95,13 @@ def dispatch(
     limits = availability or AlwaysAvailable()
 
     def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
+        latest: Message | None = None
         for who in cohort:
             if (failure := limits.before(who)) is not None:
                 outcome.failures.append(failure)
             elif (request := exchange.request(server, who, context)) is not None:
-                requests[who.id] = request
+                # Most methods send all clients the same: one object, whose size and encoding are then known.
+                latest = requests[who.id] = request = latest if request.is_same(latest) else request
                 outcome.traffic.send(request, exchange.first_contact_prefix)
                 if (failure := limits.during(who, request)) is not None:
                     outcome.failures.append(failure)

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Dataset, Subset, column, every_row
+from fedstill.core.dataset import Dataset, Subset, column, every_row, kept_batch
 from fedstill.core.kinds import running
 from fedstill.core.metric_records import FurtherMetrics
 from fedstill.core.protocols import Method, Profile
@@ -101,7 +101,7 @@ class CentralEvaluator:
         said = []
         for rows in every_row(self.test):
             with torch.inference_mode():
-                said.append(self.task.forward(model, self.test.batch(rows)).log_probabilities.cpu())
+                said.append(self.task.forward(model, kept_batch(self.test, rows)).log_probabilities.cpu())
         logits = torch.cat(said)
         return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1).tolist()
 

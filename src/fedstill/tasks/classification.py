@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.class_losses import class_weighted_nll
-from fedstill.core.dataset import Batch, Dataset, class_counts, every_row, read_ahead
+from fedstill.core.dataset import Batch, Dataset, class_counts, every_row, kept_batch, read_ahead
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.own_training import loss_on
 from fedstill.core.sections import HasSections
@@ -22,7 +22,7 @@ from fedstill.core.training import FloatType
 from fedstill.data.augmentation import Augmentation, NoAugmentation
 from fedstill.models import build_model, models
 from fedstill.models.model_outputs import ModelOutput, read_outputs
-from fedstill.models.surgery import copies_of
+from fedstill.models.surgery import models_like
 from fedstill.tasks.class_metrics import (
     ClassMetrics,
     ScoreSums,
@@ -46,8 +46,8 @@ _TYPES: dict[FloatType, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.fl
 _LOSS_SCALE = 1024.0  # with fp16: small gradients would be rounded to zero
 
 
-class _Templates(dict[str, Callable[[], nn.Module]]):
-    """By architecture, what copies a template model: initialisation costs more than training a small client.
+class _Templates(dict[str, Callable[[Tensors], nn.Module]]):
+    """By architecture, what makes models like a template: initialisation costs more than training a small client.
 
     Each task has its own templates, so that a new run sees the current version of a user-defined model; so has a copy
     of the task in another process.
@@ -95,9 +95,8 @@ class Classification:
                 load_state(model, {**state_of(model), **self.initial})
             return model.to(self.device)
         if architecture not in self._templates:
-            self._templates[architecture] = copies_of(self._initialised(architecture, Streams(0)))
-        model = self._templates[architecture]()
-        load_state(model, state)
+            self._templates[architecture] = models_like(self._initialised(architecture, Streams(0)))
+        model = self._templates[architecture](state)
         return model if self.device == "cpu" else model.to(self.device)
 
     def _initialised(self, architecture: str, streams: Streams) -> nn.Module:
@@ -176,7 +175,7 @@ class Classification:
         for model in models:
             model.eval()
             for rows in read_ahead(data, every_row(data)):
-                batch = data.batch(rows)
+                batch = kept_batch(data, rows)
                 with torch.inference_mode():
                     logits = self.forward(model, batch).log_probabilities.cpu()
                 labels = batch["labels"]

@@ -1,4 +1,7 @@
-"""A cache for the latest batch: students in joint training receive the same batch one after another."""
+"""A cache for the latest batch: students in joint training receive the same batch one after another.
+
+A batch that is kept by whoever made it (`kept_batch`) has a cache of its own, for as long as it lives.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+
+from fedstill.core.dataset import KNOWN
 
 T = TypeVar("T")
 
@@ -26,11 +31,16 @@ class Latest(local):
         # Inference tensors have no version counter to detect modifications; during an export there are no values.
         if tensor.is_inference() or torch.compiler.is_exporting():
             return make()
-        if self.tensor() is not tensor or self.version != tensor._version:
-            self.tensor, self.version, self.known = ref(tensor), tensor._version, {}
-        if key not in self.known:
-            self.known[key] = make()
-        found: T = self.known[key]  # type: ignore[assignment]
+        known: dict[Hashable, object] | None = getattr(tensor, KNOWN, None)
+        if known is not None:
+            key = tensor._version, key
+        else:
+            if self.tensor() is not tensor or self.version != tensor._version:
+                self.tensor, self.version, self.known = ref(tensor), tensor._version, {}
+            known = self.known
+        if key not in known:
+            known[key] = make()
+        found: T = known[key]  # type: ignore[assignment]
         return found
 
 
