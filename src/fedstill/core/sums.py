@@ -42,7 +42,7 @@ class FixedPoint:
         >>> FixedPoint(clip=0.3, bits=8).largest, round(0.3 * 2**8)
         (77, 77)
         """
-        return ceil(self.clip * 2**self.bits)
+        return ceil(self.clip * 2.0**self.bits)
 
 
 # What a sum of `clients` with these weights needs is checked when a run is planned, and by each client.
