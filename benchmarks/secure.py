@@ -1,20 +1,26 @@
 """Cost of secure aggregation: bytes and seconds of one sum, beside the same clients without it.
 
 All clients run here, one after the other, so that a client's seconds are those of one client and the server's those of
-the server. Nothing is trained: the update is given, and what is measured is what masks add to it.
+the server. Nothing is trained: the update is given, and what is measured is what masks add to it. Beside it the same of
+Flower's SecAgg+, where Flower is installed.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from benchmarks.report import DifferenceError, Findings, Row
+from benchmarks.secaggplus import Cost, secaggplus_cost
 from benchmarks.sizes import Size
 from fedstill.core.egress import Egress
 from fedstill.core.message import Message
@@ -27,6 +33,8 @@ from fedstill.methods.secure.secure_method import MaskedSums
 from fedstill.methods.secure.summed_exchange import SummedExchange
 
 HEAD = ("clients", "parameters", "bytes up / plain", "bytes down / plain", "seconds of a client", "of the server")
+FULL = (*product((100_000, 1_000_000), (3, 10, 50)), (10_000_000, 10))  # parameters and clients
+TINY = (*product((1_000, 10_000), (3, 5)),)
 MOST = 2.2  # times the bytes that an update has in single precision
 
 
@@ -82,32 +90,42 @@ class _Cost:
 
 
 def measure(size: Size, folder: Path) -> Findings:
-    findings, lines = Findings(), [HEAD]
+    findings, lines, others = Findings(), [HEAD], [HEAD]
     tiny = size.samples < 1000
-    for parameters in (1_000, 10_000) if tiny else (100_000, 1_000_000):
-        for clients in (3, 5) if tiny else (3, 10, 50):
-            plain = _Cost([Update()], clients, parameters)
-            fixed = _Cost([SummedExchange(Update(), MaskedSums(), clients)], clients, parameters)
-            masked = _Cost(protected(Update(), MaskedSums(), clients), clients, parameters)
-            if not torch.equal(fixed.mean, masked.mean):
-                raise DifferenceError(f"the sum over {clients} clients differs from that without masks")
-            if float((plain.mean - masked.mean).abs().max()) > 1e-6:
-                raise DifferenceError(f"the sum over {clients} clients is not that of plain updates")
-            up, down = masked.up / plain.up, masked.down / plain.down
-            lines.append(
-                (
-                    f"{clients}",
-                    f"{parameters:,}",
-                    f"{up:.2f}",
-                    f"{down:.2f}",
-                    f"{masked.client:.3f} (plain {plain.client:.3f})",
-                    f"{masked.server:.3f} (plain {plain.server:.3f})",
-                )
-            )
-            both = (masked.up + masked.down) / (plain.up + plain.down)
-            what = f"{clients} clients, {parameters:,} parameters: bytes up and down / plain"
-            findings.rows.append(Row(what, f"{both:.2f}"))
-            if not tiny and up > MOST:
-                findings.differences.append(f"{what}: {up:.2f} times the upload, over {MOST}")
+    for parameters, clients in TINY if tiny else FULL:
+        plain = _Cost([Update()], clients, parameters)
+        fixed = _Cost([SummedExchange(Update(), MaskedSums(), clients)], clients, parameters)
+        masked = _Cost(protected(Update(), MaskedSums(), clients), clients, parameters)
+        if not torch.equal(fixed.mean, masked.mean):
+            raise DifferenceError(f"the sum over {clients} clients differs from that without masks")
+        if float((plain.mean - masked.mean).abs().max()) > 1e-6:
+            raise DifferenceError(f"the sum over {clients} clients is not that of plain updates")
+        lines.append(_line(clients, parameters, masked, plain))
+        both = (masked.up + masked.down) / (plain.up + plain.down)
+        what = f"{clients} clients, {parameters:,} parameters: bytes up and down / plain"
+        findings.rows.append(Row(what, f"{both:.2f}"))
+        up = masked.up / plain.up
+        if not tiny and up > MOST:
+            findings.differences.append(f"{what}: {up:.2f} times the upload, over {MOST}")
+        del fixed, masked
+        if find_spec("flwr") is not None:
+            other = secaggplus_cost(np.zeros(parameters, dtype=np.float32), clients)
+            if float(np.abs(other.mean - plain.mean.numpy()).max()) > 1e-4:
+                raise DifferenceError(f"SecAgg+ of {clients} clients gives another mean")
+            others.append(_line(clients, parameters, other, plain))
+        print(*lines[-1], *others[-1], sep=" | ", file=sys.stderr, flush=True)
     findings.tables["secure aggregation of one update"] = lines
+    if len(others) > 1:
+        findings.tables["the same with Flower's SecAgg+"] = others
     return findings
+
+
+def _line(clients: int, parameters: int, cost: _Cost | Cost, plain: _Cost) -> tuple[str, ...]:
+    return (
+        f"{clients}",
+        f"{parameters:,}",
+        f"{cost.up / plain.up:.2f}",
+        f"{cost.down / plain.down:.2f}",
+        f"{cost.client:.3f} (plain {plain.client:.3f})",
+        f"{cost.server:.3f} (plain {plain.server:.3f})",
+    )

@@ -58,6 +58,20 @@ def test_the_table_is_printed(python: Python, tmp_path: Path) -> None:
     assert {"forward", "backward", "optimiser", "evaluation", "other", "all"} <= {line[0] for line in parts}
 
 
+@pytest.mark.slow
+def test_sums_are_measured_beside_those_of_flower_and_privacy_on_two_kinds_of_data(
+    python: Python, tmp_path: Path
+) -> None:
+    file = tmp_path / "figures.json"
+    done = python("benchmarks", "--only", "secure", "--only", "privacy", "--size", "tiny", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text())
+    ours, theirs = figures["secure"]["tables"].values()
+    assert [line[:2] for line in ours] == [line[:2] for line in theirs]
+    for table in figures["privacy"]["tables"].values():
+        assert [line[0] for line in table[1:]] == ["none", "client-level", "distributed", "record-level"]
+
+
 def test_a_loop_with_different_results_is_detected(python: Python) -> None:
     done = python("benchmarks", "--only", "rounds", "--size", "tiny", before=FASTER_LOOP)
     assert done.returncode == 1

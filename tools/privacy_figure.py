@@ -10,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "privacy.png"
@@ -22,28 +23,35 @@ LINES = (
 )
 
 
-def drawn(lines: list[list[str]]) -> Figure:
-    """The figure of a table, whose first line is its header."""
+TITLES = {"digits": "images (digits, 50 clients)", "heads": "point clouds (heads, 20 clients)"}
+
+
+def drawn(tables: dict[str, list[list[str]]]) -> Figure:
+    """The figure of the tables, one panel each; the first line of a table is its header."""
+    figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
+    panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    for axes, (title, lines) in zip(panels, tables.items(), strict=True):
+        draw(axes, TITLES[title.rpartition(" ")[2]], lines)
+    panels[0].set_ylabel("accuracy (%)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def draw(axes: Axes, title: str, lines: list[list[str]]) -> None:
     head, *rows = lines
-    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
-    axes = figure.add_subplot()
     accuracy = head.index("accuracy (%)")
     for name, column, label, style, colour in LINES:
         points = [(float(row[head.index(column)]), float(row[accuracy])) for row in rows if row[0] == name]
         axes.semilogx(*zip(*points, strict=True), style, color=colour, label=label)
     (without,) = (float(row[accuracy]) for row in rows if row[0] == "none")
     axes.axhline(without, color="grey", linestyle=":", label="without privacy")
-    axes.set(xlabel="epsilon (delta 0.001): smaller hides more", ylabel="accuracy (%)", ylim=(0, 100))
-    axes.set_xticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
-    axes.minorticks_off()
+    axes.set(title=title, xlabel="epsilon (delta 0.001): smaller hides more", ylim=(0, 100))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
-    return figure
 
 
 def main(file: str) -> None:
-    (lines,) = json.loads(Path(file).read_text())["privacy"]["tables"].values()
-    drawn(lines).savefig(PICTURE)
+    drawn(json.loads(Path(file).read_text())["privacy"]["tables"]).savefig(PICTURE)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from fedstill.core.message import Message
 from fedstill.deploy.answer_log import AnswerLog, QuestionPlace
 from fedstill.deploy.create import make_deployment
 from fedstill.deploy.egress_log import EgressLog
+from fedstill.deploy.secure_keys import SiteKeyring, root_file
 
 RUN = "0123456789abcdef"
 
@@ -174,3 +175,18 @@ def test_an_operator_opens_a_run_again(call: Any, clinics: Path) -> None:
     AnswerLog(place / "answers").add(QuestionPlace(RUN, 0, "train"), "q", Message({}), {"status": "reply"})
     assert call("deploy", "reset", str(place), "--run", f"fedavg-clinics-{RUN}")[0] == 0, "its folder's name"
     assert "its operator set 1 answers aside" in call("deploy", "log", str(place), "--json")[1]
+
+
+def test_secrets_are_gone_before_rounds_can_be_asked_for_again(
+    call: Any, clinics: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a machine that stops in between would mask another update as it masked the first."""
+    place = clinics / "site-1"
+    AnswerLog(place / "answers").add(QuestionPlace(RUN, 0, "train"), "q", Message({}), {"status": "reply"})
+    secret = SiteKeyring(place, 1, RUN).secret(0, "seed")
+    kept = []
+    monkeypatch.setattr(AnswerLog, "reset", lambda self, run: kept.append(root_file(place, run).exists()) or 1)
+    assert call("deploy", "reset", str(place), "--run", "0" * 16)[0] == 2
+    assert SiteKeyring(place, 1, RUN).secret(0, "seed") == secret
+    assert call("deploy", "reset", str(place), "--run", RUN)[0] == 0
+    assert kept == [False]

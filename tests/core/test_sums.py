@@ -47,6 +47,18 @@ def test_a_weight_that_could_overflow_is_refused(weight: int, refused: bool) -> 
         check_range(FORMATS["update"], weight, 1)
 
 
+@given(st.floats(1e-3, 2.0**20), st.integers(8, 48), st.integers(1, 1000), st.integers(1, 200))
+def test_whatever_range_is_accepted_cannot_overflow(clip: float, bits: int, weight: int, most: int) -> None:
+    """The largest value of all clients, of the heaviest weight, in numbers without limit."""
+    form = FixedPoint(clip, bits)
+    try:
+        check_range(form, weight, most)
+    except RunError:
+        return
+    whole, _ = to_integers(torch.tensor([clip, -clip, 2 * clip, -2 * clip], dtype=torch.float64), form)
+    assert all(abs(one) <= form.largest and abs(one) * weight * most < 2**63 for one in whole.tolist())
+
+
 @given(st.lists(st.tuples(st.floats(-100, 100), st.integers(0, 1000)), min_size=1, max_size=20))
 def test_a_sum_of_any_values_is_exact_in_any_order(clients: list[tuple[float, int]]) -> None:
     layout = Layout({"w": (1,)}, (Summand("w", "update"),), FORMATS)

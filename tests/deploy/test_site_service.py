@@ -64,7 +64,7 @@ def test_a_site_tells_what_its_data_is_about(service: SiteService) -> None:
     [
         ({"fedstill": "0.0.1"}, "version of fedstill .*, and the server has 0.0.1: install the same"),
         ({"behaviour": 1}, "it has behaviour .*, and the server has 1"),
-        ({"protocol": 99}, "it has protocol 4, and the server has 99"),
+        ({"protocol": 99}, "it has protocol 5, and the server has 99"),
         ({"plugins": '["feed"]'}, "its plugins are not those of the server"),
     ],
 )

@@ -41,6 +41,9 @@ SMALL: dict[str, Any] = {
 }
 
 
+SECURE_STEPS = (": keys", ": shares", ": survivors", ": unmask")
+
+
 def test_the_files_of_an_app(tmp_path: Path) -> None:
     folder = tmp_path / "app"
     written = write_flower_app(folder, make_experiment(SMALL), 3, 'clinics "north"')
@@ -116,7 +119,7 @@ def test_nodes_are_asked_which_site_they_are(monkeypatch: pytest.MonkeyPatch, ca
 def test_a_run_with_stock_flower_gives_the_bits_of_a_simulation(tmp_path: Path) -> None:
     """Each message meets a new process, which finds the client's state in its site's folder.
 
-    Run again, the finished run is found. Without secure aggregation, whose steps would take minutes here.
+    Run again, the finished run is found.
     """
     experiment = make_experiment({**SMALL, "data": "digits[:20%]", "clients": 2, "secure": False})
     plan = make_plan(experiment)
@@ -135,6 +138,35 @@ def test_a_run_with_stock_flower_gives_the_bits_of_a_simulation(tmp_path: Path) 
         lines = (tmp_path / "clinics" / f"site-{site}" / "egress.jsonl").read_text().splitlines()
         sent = [json.loads(line) for line in lines if '"what": "sent"' in line]
         assert [one["round"] for one in sent if one["exchange"] == "train"] == [1, 2]
+
+
+@pytest.mark.slow
+def test_secure_aggregation_with_stock_flower_gives_the_bits_of_a_simulation(tmp_path: Path) -> None:
+    """Ten steps, each of which meets new processes: secrets, notes and answers are in the sites' folders."""
+    changes = {"method": "fedavg", "data": "digits[:20%]", "evaluate_every": 2}
+    experiment = make_experiment({**SMALL, **changes})
+    plan = make_plan(experiment)
+    shards = write_shards(plan, tmp_path / "data")
+    make_deployment(tmp_path / "clinics", 3)
+    write_flower_app(tmp_path / "app", experiment, 3, "clinics")
+    for site in range(3):
+        policy = tmp_path / "clinics" / f"site-{site}" / "policy.yaml"
+        policy.write_text(policy.read_text().replace("secure_aggregation: false", "secure_aggregation: true"))
+    with federation(tmp_path, shards) as run_app:
+        told = run_app()
+    (made,) = (path for path in (tmp_path / "runs").iterdir() if path.name.startswith("fedavg"))
+    alone = execute(plan, InProcess(), tmp_path / "alone")
+    assert Run(made).sha256 == Run(alone.path).sha256
+    assert Run(made).sha256 in told
+    for site in range(3):
+        folder = tmp_path / "clinics" / f"site-{site}"
+        lines = [json.loads(line) for line in (folder / "egress.jsonl").read_text().splitlines()]
+        sent = {one["exchange"]: one["tensors"] for one in lines if one["what"] == "sent" and "run" in one}
+        steps = {f"{what}{step}" for what in ("train", "evaluate") for step in ("", *SECURE_STEPS)}
+        assert sent.keys() >= steps
+        for what in ("train", "evaluate"):
+            assert all(one.get("masked") or one["kind"] == "metrics" for one in sent[what])
+        assert not any((folder / "secrets").iterdir())
 
 
 @contextmanager
@@ -167,7 +199,7 @@ def federation(folder: Path, shards: list[Path]) -> Iterator[Any]:
         def run_app() -> str:
             out = f'out="{folder / "runs"}" patience=300.0'
             program = [str(bin / "flwr"), "run", str(folder / "app"), "here", "--stream", "--run-config", out]
-            done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=900, check=False)
+            done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=1800, check=False)
             told = done.stdout + done.stderr
             assert done.returncode == 0, told
             print(told)

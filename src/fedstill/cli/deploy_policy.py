@@ -64,7 +64,7 @@ def policy_check(
         )
         console.print(told, soft_wrap=True)
     if terms.secure:
-        console.print(f"The server sees nothing but sums over up to {terms.sites} sites.", soft_wrap=True)
+        console.print(f"The server sees nothing but sums over {terms.sites} sites or more.", soft_wrap=True)
     if terms.colluding is not None and found.epsilon is not None:
         console.print(
             f"Noise in these sums: epsilon {found.epsilon:.3g} against the server after all rounds, if the other sites"
@@ -145,8 +145,10 @@ def deploy_reset(
 
     place, run = open_site(folder, site), run.rpartition("-")[2]  # the end of the name of the run's folder
     with only_one(place.path, "site"):
-        number = AnswerLog(place.path / "answers").reset(run)
-        forget_secrets(place.path, run)  # or rounds that are asked for again would have the masks of the first time
+        answers = AnswerLog(place.path / "answers")
+        answers.check_answered(run)
+        forget_secrets(place.path, run)  # first: rounds that are asked for again must not have the masks of before
+        number = answers.reset(run)
         EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator set {number} answers aside")
     if json:
         print_json({"run": run, "answers": number})

@@ -13,11 +13,6 @@ class Keyring(Protocol):
         """The number by which others know this client's signatures."""
         ...
 
-    @property
-    def least(self) -> int:
-        """The fewest clients in a sum in which this one takes part."""
-        ...
-
     def secret(self, *names: str | int) -> bytes:
         """32 secret bytes: the same for the same names in this run, also after a restart."""
         ...

@@ -301,7 +301,7 @@ class Method(Exchange):
 
     @property
     def clients_in_a_sum(self) -> int:
-        """The most clients that are added up before the server sees anything; 1: it sees single replies."""
+        """The fewest clients that are added up before the server sees anything; 1: it sees single replies."""
         return 1
 
     def rounds(self, given: int) -> int:

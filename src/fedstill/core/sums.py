@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import prod
+from math import ceil, prod
 from typing import Literal
 
 import numpy as np
@@ -35,7 +35,14 @@ class FixedPoint:
 
     @property
     def largest(self) -> int:
-        return int(self.clip * 2**self.bits)
+        """No value becomes a larger number, also by rounding.
+
+        >>> FixedPoint(clip=0.7, bits=8).largest, round(0.7 * 2**8)
+        (180, 179)
+        >>> FixedPoint(clip=0.3, bits=8).largest, round(0.3 * 2**8)
+        (77, 77)
+        """
+        return ceil(self.clip * 2.0**self.bits)
 
 
 # What a sum of `clients` with these weights needs is checked when a run is planned, and by each client.

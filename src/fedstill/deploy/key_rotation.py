@@ -18,11 +18,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_message, verify_signature
 
 from fedstill.core.errors import BusyError, InputError
 from fedstill.core.files import disk_trouble, write_atomically, write_private
 from fedstill.deploy.deployment_folder import SiteFolder
+from fedstill.deploy.flower_inner import bytes_to_public_key, sign_message, verify_signature
 from fedstill.deploy.keys import (
     UNREADABLE,
     make_key,

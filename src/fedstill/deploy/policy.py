@@ -77,7 +77,8 @@ stored_megabytes: 10240
 privacy:
 
 # Whether this site takes part only where the server sees nothing but sums over sites (an experiment's `secure: true`),
-# and the fewest sites that must be in such a sum: with 3, two others share what is left when one subtracts its own.
+# and the fewest sites that must be in such a sum (an experiment's `secure.least`, or its threshold): with 3, two others
+# share what is left when one subtracts its own.
 secure_aggregation: false
 least_sites:
 """
@@ -94,7 +95,7 @@ class Terms:
     noise: float | None = None  # deviation of the noise in each reply, in units of the clip; None: there is none
     clip: float | None = None  # norm to which updates are clipped
     secure: bool = False  # whether the server sees only sums
-    sites: int = 1  # the most sites in a sum
+    sites: int = 1  # the fewest sites in a sum that the server sees
     colluding: int | None = None  # where the noise is in sums: how many sites may give theirs away; None: in replies
     steps: StepNoise | None = None  # noise in each step of training here; None: there is none
 
@@ -351,7 +352,8 @@ class SitePolicy(Settings):
             )
         if self.least_sites is not None and terms.sites < self.least_sites:
             found.append(
-                f"its policy requires {self.least_sites} sites in every sum, and there are {terms.sites} at most"
+                f"its policy requires {self.least_sites} sites in every sum, and this experiment needs {terms.sites}:"
+                f" set secure.least={self.least_sites}"
             )
         if self.privacy is not None and (why := self.privacy.refusal(terms)):
             found.append(why)

@@ -16,14 +16,20 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_message, verify_signature
 
 from fedstill.core.errors import FedstillError
+from fedstill.deploy.flower_inner import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    ActivateNodeRequest,
+    ObjectTree,
+    PushMessagesRequest,
+    bytes_to_public_key,
+    now,
+    sign_message,
+    verify_signature,
+)
 from fedstill.deploy.key_rotation import LARGEST as LARGEST_ROTATION
 from fedstill.deploy.key_rotation import ROTATE, read_rotation
 from fedstill.deploy.keys import UNREADABLE, registered_bytes

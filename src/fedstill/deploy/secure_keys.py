@@ -79,8 +79,9 @@ def read_peers(folder: Path) -> dict[int, bytes]:
 class SiteKeyring:
     """The secrets of a site in one run."""
 
-    def __init__(self, folder: Path, site: int, run: str, least: int = 0) -> None:
-        self.folder, self.holder, self.run, self.least = folder, site, run, least
+    def __init__(self, folder: Path, site: int, run: str, experiment: str = "") -> None:
+        """`experiment` is the digest of all its settings: sites that were sent others do not verify each other."""
+        self.folder, self.holder, self.run, self.experiment = folder, site, run, experiment
 
     @cached_property
     def peers(self) -> dict[int, bytes]:
@@ -121,11 +122,14 @@ class SiteKeyring:
         return root
 
     def sign(self, statement: bytes) -> bytes:
-        return bytes(self.signing.sign(labelled("run", self.run, statement)))
+        return bytes(self.signing.sign(self._bound(statement)))
 
     def verify(self, holder: int, statement: bytes, signature: bytes) -> bool:
         key = self.peers.get(holder)
-        return key is not None and is_signed(key, labelled("run", self.run, statement), signature)
+        return key is not None and is_signed(key, self._bound(statement), signature)
+
+    def _bound(self, statement: bytes) -> bytes:
+        return labelled("run", self.run, self.experiment, statement)
 
 
 def root_file(folder: Path, run: str) -> Path:

@@ -20,24 +20,30 @@ from typing import Any, Self, cast
 
 import uvicorn
 from flwr.app import Error, Message, Metadata, RecordDict
-from flwr.app.message.message import make_message, remove_content_from_message
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, ErrorCode, SubStatus
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.server.superlink.linkstate import LinkState
 from flwr.serverapp import Grid
-from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.main import create_app
 
 from fedstill.core.errors import InputError, RunError
+from fedstill.deploy.flower_inner import (
+    NOOP_ACCOUNT_NAME,
+    NOOP_FEDERATION_ID,
+    NOOP_FLWR_AID,
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+    LinkState,
+    NodeInfo,
+    Run,
+    SubStatus,
+    TaskIdentity,
+    TaskType,
+    create_app,
+    get_all_nested_objects,
+    get_object_tree,
+    inflate_object_from_contents,
+    iterate_object_tree,
+    make_message,
+    no_object_id_recompute,
+    remove_content_from_message,
+)
 from fedstill.deploy.keys import make_key, registered_bytes
 from fedstill.deploy.request_guard import InnerIdentity, RequestGuard
 from fedstill.deploy.server_log import ServerLog

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from fedstill.deploy.flower_inner import FleetHttpClient, ObjectTree, ProtobufClientInterceptor
 
 LARGEST = 64 * 2**20  # bytes of one answer: Flower cuts arrays into pieces of 20 MiB
 _SECONDS = 30.0  # for the next piece of an answer

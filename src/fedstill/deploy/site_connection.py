@@ -18,41 +18,37 @@ from typing import Any, Self, TypeVar
 
 import httpx
 from flwr.app import Message
-from flwr.app.message.message import remove_content_from_message
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_id,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.interceptors.http.utils import add_headers
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedstill.core.errors import InputError
 from fedstill.core.message import DEFAULT_LIMIT
+from fedstill.deploy.flower_inner import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    Node,
+    NodeAuthHttpInterceptor,
+    ObjectPullError,
+    ObjectPushError,
+    ProtobufCall,
+    ProtobufClientInterceptor,
+    ProtobufRequestContext,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RuntimeVersionHttpInterceptor,
+    SendNodeHeartbeatRequest,
+    add_headers,
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+    message_to_proto,
+    no_object_id_recompute,
+    public_key_to_bytes,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+    remove_content_from_message,
+)
 from fedstill.deploy.key_rotation import ROTATE, Keys, rotation_request
 from fedstill.deploy.request_guard import CLOCKS_DIFFER, TOKEN_HEADER, signature_headers
 from fedstill.deploy.server_responses import check_tree, fleet_client, one_server

@@ -24,7 +24,7 @@ from fedstill.methods.wrappers.choices import Privacy
 from fedstill.runtime.assemble import make_experiment, overlay
 from fedstill.runtime.experiment import BEHAVIOUR, Experiment
 
-PROTOCOL = 4
+PROTOCOL = 5
 LEAST_POINTS = 32  # of a cloud: all sites' clouds are cut to the smallest
 
 
@@ -143,12 +143,17 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
 
 def experiment_digest(experiment: Experiment) -> str:
     """What both ends know an experiment by: its settings, the plugins it may use, and the behaviour of this version."""
+    return whole_experiment_digest(experiment)[:16]
+
+
+def whole_experiment_digest(experiment: Experiment) -> str:
+    """The same at full length, for which nobody finds two experiments."""
     facts = {
         "experiment": experiment.hashed(),
         "plugins": sorted(loaded_plugins().values()),
         "behaviour": BEHAVIOUR,
     }
-    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def versions() -> dict[str, str | int]:

@@ -34,7 +34,7 @@ from fedstill.deploy.key_rotation import fingerprint_key
 from fedstill.deploy.policy import rule
 from fedstill.deploy.received_model import write_received
 from fedstill.deploy.secure_keys import SiteKeyring, forget_secrets
-from fedstill.deploy.site_registry import SiteFacts, experiment_digest, plugins, versions
+from fedstill.deploy.site_registry import SiteFacts, experiment_digest, plugins, versions, whole_experiment_digest
 from fedstill.deploy.site_session import Agreement, SiteSession
 from fedstill.deploy.stored_models import OFFERS, RECEIVED, check_storage
 from fedstill.engines.flower.correspondence import one_line
@@ -317,7 +317,8 @@ class SiteService:
 
     def _made(self, agreement: Agreement, run: str) -> SiteSession:
         states = self.folder.path / "states" / run
-        keyring = SiteKeyring(self.folder.path, self.folder.site, run, self.folder.policy().least_sites or 0)
+        digest = whole_experiment_digest(make_experiment(agreement.experiment))
+        keyring = SiteKeyring(self.folder.path, self.folder.site, run, digest)
         rest = (self.data_root, self.proxies, self.device, self.query, keyring)
         return SiteSession(agreement, self.bundle, states, *rest)
 

@@ -37,7 +37,10 @@ class Server:
     services: dict[int, SiteService] = field(default_factory=dict)
     plan: Any = None
 
-    def enrol(self, policy: str = "attempts: 5") -> list[Mapping[str, Any]]:
+    def enrol(
+        self, policy: str = "attempts: 5", others: Mapping[int, Mapping[str, Any]] | None = None
+    ) -> list[Mapping[str, Any]]:
+        """`others` are settings that single sites are offered in the place of everybody's, as the same run."""
         for site in range(3):
             folder = open_site(self.made.folder, site)
             (folder.path / "policy.yaml").write_text(f"allow: [parameters, statistics, metrics]\n{policy}\n")
@@ -46,12 +49,14 @@ class Server:
         self.plan, question = server_plan(for_sites(make_experiment(GIVEN), 3, "clinics"), facts)
         told = []
         for site, service in self.services.items():
-            agreement = {"experiment": self.plan.experiment.model_dump(mode="json"), "question": asdict(question)}
+            settings = {**self.plan.experiment.model_dump(mode="json"), **(others or {}).get(site, {})}
+            experiment = make_experiment(settings)
+            agreement = {"experiment": experiment.model_dump(mode="json"), "question": asdict(question)}
             offer = {
                 **versions(),
                 "plugins": plugins(),
                 "run": self.plan.identity,
-                "experiment": experiment_digest(self.plan.experiment),
+                "experiment": experiment_digest(experiment),
                 "fingerprint": facts[site].fingerprint,
                 "shared": shared_digest(self.plan),
                 "agreement": json.dumps({**agreement, "client": site}),
@@ -183,11 +188,26 @@ def test_a_server_cannot_take_the_place_of_a_site(server: Server) -> None:
 
 def test_a_policy_that_demands_it_takes_no_part_without(stage: Any) -> None:
     server = Server(stage(3))
-    assert [one["status"] for one in server.enrol("secure_aggregation: true\nleast_sites: 3")] == ["ready"] * 3
+    assert [one["status"] for one in server.enrol("secure_aggregation: true\nleast_sites: 2")] == ["ready"] * 3
     server = replace(server, services={})
-    assert {str(one["detail"]) for one in server.enrol("least_sites: 4")} == {
-        "its policy requires 4 sites in every sum, and there are 3 at most"
+    assert {str(one["detail"]) for one in server.enrol("least_sites: 3")} == {
+        "its policy requires 3 sites in every sum, and this experiment needs 2: set secure.least=3"
     }
+    server = replace(server, services={})
+    needs_all = {site: {"secure": {"name": "masked", "least": 3}} for site in range(3)}
+    assert [one["status"] for one in server.enrol("least_sites: 3", needs_all)] == ["ready"] * 3
+
+
+def test_sites_that_were_offered_different_experiments_in_one_run_share_nothing(stage: Any) -> None:
+    """Else a server could tell the others of a low threshold, and have them unmask what a strict site sent."""
+    server = Server(stage(3))
+    other = {2: {"secure": {"name": "masked", "threshold": "two-thirds"}}}
+    assert [one["status"] for one in server.enrol(others=other)] == ["ready"] * 3
+    state = server.steps("train: shares", server.plan.method.start(server.plan.streams))
+    for site in range(3):
+        refused, told = server.ask(site, "train: shares", server.request("train: shares", state, site))
+        assert not refused
+        assert "TamperedError" in str(told["detail"])
 
 
 def test_a_site_that_forgot_its_secrets_does_not_go_on(server: Server) -> None:

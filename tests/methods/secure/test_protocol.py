@@ -31,10 +31,8 @@ from fedstill.methods.secure.membership import (
     ENDORSED,
     KEYS,
     REVEALED,
-    SENDERS,
     SIGNERS,
     SURVIVORS,
-    Membership,
     TamperedError,
 )
 from fedstill.methods.secure.protocol import protected
@@ -291,7 +289,7 @@ def test_a_server_cannot_lower_the_threshold_by_naming_few_members() -> None:
     def few(step: str, client: int, request: Message) -> Message:
         return Message({name: one[:2] for name, one in request.items()}) if step == "add: shares" else request
 
-    with pytest.raises(TamperedError, match="2 clients would be in the sum, and this one takes part with 3 or more"):
+    with pytest.raises(TamperedError, match="2 clients would be in the sum, and this one takes part with 3 to 5"):
         added_up(5, change=few)
 
 
@@ -338,20 +336,6 @@ def test_a_site_never_takes_secrets_from_streams() -> None:
         client = Client(Profile(0, 1, "any"), cast(Any, None), cast(Any, None), STREAMS)
         with pytest.raises(Exception, match="no secrets for secure aggregation"):
             there.reply(client, Message({}), RoundContext.of(STREAMS, 0, 1, 3, exchange.name))
-
-
-def test_a_keyring_that_wants_more_clients_takes_no_part() -> None:
-    first, second, *_ = protected(Numbers(), MaskedSums(), 3)
-    context = RoundContext.of(STREAMS, 0, 1, 3, first.name)
-    state = first.aggregate({}, list(replies_of(first, {}, range(3), same, context)), context)
-    who = Profile(0, 10, "any")
-    strict = Client(who, cast(Any, None), cast(Any, None), STREAMS, keyring=StreamKeyring(7, 0, least=4))
-    request = second.request(state, who, context)
-    assert request is not None
-    assert Membership.of(request, context, "add").members == (0, 1, 2)
-    assert SENDERS not in request
-    with pytest.raises(TamperedError, match="takes part with 4 or more"):
-        second.reply(strict, request, context)
 
 
 def expanded(secret: bytes, *facts: Any) -> bytes:

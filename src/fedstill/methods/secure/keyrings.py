@@ -21,7 +21,6 @@ class StreamKeyring:
 
     seed: int
     holder: int
-    least: int = 0
 
     def secret(self, *names: str | int) -> bytes:
         return _drawn(self.seed, self.holder, *names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hmac import compare_digest
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from fedstill.methods.secure.summed_exchange import OWN
 
 KEYS, HOLDER, SIGNED = OWN + "keys", OWN + "holder", OWN + "signature"
 MEMBERS, HOLDERS, SIGNATURES = OWN + "members", OWN + "holders", OWN + "signatures"
-SENDERS, SHARES, NOTE = OWN + "senders", OWN + "shares", OWN + "note"
+SENDERS, SHARES = OWN + "senders", OWN + "shares"
+NOTE, NOTES, FIRST = OWN + "note", OWN + "notes", OWN + "first"
 SURVIVORS, SIGNERS, ENDORSED, REVEALED = OWN + "survivors", OWN + "signers", OWN + "endorsed", OWN + "revealed"
 TOTAL = OWN + "total"
 KEYS_BYTES = 3 * KEY  # two public keys and a commitment
@@ -42,7 +44,7 @@ class Membership:
 
     @classmethod
     def of(cls, tensors: Tensors, context: RoundContext, exchange: str) -> Membership:
-        members, holders = (tuple(tensors[name].tolist()) for name in (MEMBERS, HOLDERS))
+        members, holders = (tuple(numbers(tensors[name])) for name in (MEMBERS, HOLDERS))
         keys = tuple(map(bytes_of, tensors[KEYS]))
         if not len(members) == len(holders) == len(keys) or {len(key) for key in keys} != {KEYS_BYTES}:
             raise TamperedError("the list of clients is not complete")
@@ -142,7 +144,7 @@ class ClientView:
     ) -> ClientView:
         membership, own = Membership.of(request, context, exchange), client.profile.id
         check_own(membership, own, keyring, hidden)
-        senders = tuple(request[SENDERS].tolist())
+        senders = tuple(numbers(request[SENDERS]))
         if list(senders) != sorted(set(senders)) or not set(senders) <= set(membership.members):
             raise TamperedError("the list of clients that sent shares is wrong")
         if own not in senders or len(request[SHARES]) != len(senders):
@@ -160,6 +162,19 @@ class ClientView:
             raise TamperedError(f"the shares of client {sender}: {error}") from None
         return text[: shamir.BYTES], text[shamir.BYTES :]
 
+    def note(self, hidden: Secrets) -> bytes:
+        """What a client sends with its masked update, and no other can make: with whom it shares its masks."""
+        return derived(hidden.sharing, "note", self.membership.digest, self.senders)
+
+    def check_note(self, note: Tensor, hidden: Secrets) -> None:
+        """Refuse others than those with whom this client masked its update.
+
+        A server could name strangers as senders when the update is masked, and later have their keys revealed, as those
+        of clients that were lost: no mask would be left.
+        """
+        if not compare_digest(bytes_of(note), self.note(hidden)):
+            raise TamperedError("this client did not mask its update with the clients that the server names now")
+
 
 def check_own(membership: Membership, own: int, keyring: Keyring, hidden: Secrets) -> None:
     place = membership.place(own)
@@ -167,12 +182,11 @@ def check_own(membership: Membership, own: int, keyring: Keyring, hidden: Secret
         raise TamperedError("the list of clients has other keys of this one than it sent")
 
 
-def checked_survivors(view: ClientView, named: Tensor, needed: int, keyring: Keyring) -> list[int]:
+def checked_survivors(view: ClientView, named: Tensor, needed: int) -> list[int]:
     """The list of survivors, if a client can agree to it."""
-    survivors = named.tolist()
+    survivors = numbers(named)
     if survivors != sorted(set(survivors)) or not set(survivors) <= set(view.senders) or view.own not in survivors:
         raise TamperedError("the list of survivors names clients that sent no shares, or leaves this one out")
-    needed = max(needed, keyring.least)
     if len(survivors) < needed:
         raise TamperedError(f"{len(survivors)} clients would be in the sum, and {needed} are needed")
     return survivors
@@ -182,6 +196,20 @@ def without(state: Tensors) -> dict[str, Tensor]:
     """The server's state without what the protocol keeps in it during a round."""
     facts = OWN + "facts/"
     return {name: one for name, one in state.items() if not name.startswith(OWN) or name.startswith(facts)}
+
+
+def noted(state: Tensors, who: Profile) -> dict[str, Tensor]:
+    """The note that came with this client's masked update."""
+    place = state[SURVIVORS].tolist().index(who.id)
+    return {NOTE: state[NOTES][place].contiguous()}
+
+
+def numbers(tensor: Tensor) -> list[int]:
+    """A list of whole numbers: others that compare equal to them would be signed as another list."""
+    if tensor.dtype != torch.int64 or tensor.dim() != 1:
+        raise TamperedError("a list of clients is no list of whole numbers")
+    found: list[int] = tensor.tolist()
+    return found
 
 
 def some(tensors: Tensors, *names: str) -> dict[str, Tensor]:

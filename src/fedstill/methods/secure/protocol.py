@@ -13,7 +13,8 @@ https://eprint.iacr.org/2017/281, with the consistency round against an active s
                 j that sent shares and is not: never both
 
 A client keeps nothing between these exchanges. Its secrets are the same whenever it is asked in one round, and of what
-it decided it receives a note back that only it can have sealed. It answers each of them once a round (`single_answer`).
+it decided it receives notes back that only it can have made: of the members and their keys (its share for itself), and
+of those with whom it masked its update. It answers each of them once a round (`single_answer`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fedstill.core.sums import SkipRound
 from fedstill.core.task import Tensors
 from fedstill.methods.secure import shamir
 from fedstill.methods.secure.keyrings import keyring_of
-from fedstill.methods.secure.masked_exchange import MaskedExchange, add_signed, at_site, request_digest
+from fedstill.methods.secure.masked_exchange import MaskedExchange, add_signed, at_site
 from fedstill.methods.secure.membership import (
     ENDORSED,
     HOLDER,
@@ -39,6 +40,7 @@ from fedstill.methods.secure.membership import (
     KEYS,
     KEYS_BYTES,
     MEMBERS,
+    NOTE,
     REVEALED,
     SEALED,
     SENDERS,
@@ -57,6 +59,7 @@ from fedstill.methods.secure.membership import (
     checked_survivors,
     commitment_to,
     keys_statement,
+    noted,
     octet_rows,
     octets,
     pair_key,
@@ -102,7 +105,8 @@ class _Step(Exchange):
 
     def __init__(self, inner: Exchange, settings: MaskSettings, most: int) -> None:
         """`most` clients are asked, of which all know the number: a server cannot lower the threshold by naming few."""
-        self.inner, self.needed, self.name = inner, settings.needed(most), f"{inner.name}: {self.step}"
+        self.inner, self.most, self.name = inner, most, f"{inner.name}: {self.step}"
+        self.needed = settings.needed(most)
 
     def on_site(self) -> Exchange:
         return at_site(self)
@@ -169,10 +173,10 @@ class ShareExchange(_Step):
         keyring, hidden = self.own(client, context)
         own, membership = client.profile.id, self.membership(request, context)
         check_own(membership, own, keyring, hidden)
-        least = max(self.needed, keyring.least)
-        if len(membership.members) < least:
+        if not self.needed <= len(membership.members) <= self.most:  # of more, two thresholds would fit in
             raise TamperedError(
-                f"{len(membership.members)} clients would be in the sum, and this one takes part with {least} or more"
+                f"{len(membership.members)} clients would be in the sum, and this one takes part with {self.needed} to"
+                f" {self.most}"
             )
         for member, holder, signature in zip(membership.members, membership.holders, request[SIGNATURES], strict=True):
             if not keyring.verify(holder, membership.statement(member), bytes_of(signature)):
@@ -216,12 +220,15 @@ class SurvivorExchange(_Step):
     egress = (Egress(SIGNED, "metrics", "the signature of the list of clients whose masked update was accepted"),)
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        return Message({**received(state, who), **some(state, SURVIVORS)}) if SURVIVORS in state else Message({})
+        if SURVIVORS not in state:
+            return Message({})
+        return Message({**received(state, who), **noted(state, who), **some(state, SURVIVORS)})
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         keyring, hidden = self.own(client, context)
         view = ClientView.of(request, context, self.inner.name, client, keyring, hidden)
-        survivors = checked_survivors(view, request[SURVIVORS], self.needed, keyring)
+        view.check_note(request[NOTE], hidden)
+        survivors = checked_survivors(view, request[SURVIVORS], self.needed)
         return Message({SIGNED: octets(keyring.sign(view.membership.endorsement(survivors)))})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
@@ -248,12 +255,13 @@ class UnmaskExchange(_Step):
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         if SIGNERS not in state:
             return Message({})
-        return Message({**received(state, who), **some(state, SURVIVORS, SIGNERS, ENDORSED)})
+        return Message({**received(state, who), **noted(state, who), **some(state, SURVIVORS, SIGNERS, ENDORSED)})
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         keyring, hidden = self.own(client, context)
         view = ClientView.of(request, context, self.inner.name, client, keyring, hidden)
-        survivors = checked_survivors(view, request[SURVIVORS], self.needed, keyring)
+        view.check_note(request[NOTE], hidden)
+        survivors = checked_survivors(view, request[SURVIVORS], self.needed)
         self._check_signers(view, survivors, request, keyring)
         rows = []
         for sender in view.senders:
@@ -291,9 +299,9 @@ class UnmaskExchange(_Step):
         for survivor in survivors:
             total -= mask(self_seed(hidden[survivor], membership), len(total))
         anyone = next(reply.profile for reply in replies)
-        asked = self.inner.request(state, anyone, context)
+        asked = self.masked.request(state, anyone, context)
         assert asked is not None
-        common = request_digest(self.inner.common(asked))
+        common = self.masked.digest(asked)
         for lost in sorted(set(senders) - set(survivors)):
             for survivor in survivors:
                 public = membership.mask_key(survivor)

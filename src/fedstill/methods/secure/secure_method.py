@@ -40,7 +40,7 @@ class FixedPointSums(SumSettings):
         return (SummedExchange(exchange, self, most),)
 
 
-@aggregations.register("masked")
+@aggregations.register("masked", behaviour=2)
 class MaskedSums(MaskSettings):
     """Secure aggregation: updates are masked, and the server sees their sum only."""
 
@@ -140,7 +140,7 @@ class SecureMethod(Wrapped):
 
     @property
     def clients_in_a_sum(self) -> int:
-        return self.cohort if self.secure.masks else 1
+        return self.secure.needed(self.cohort) if self.secure.masks else 1
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         """What the sums of the round tell beside the model."""

@@ -66,7 +66,7 @@ class SummedExchange(WrappedExchange):
         return self
 
     def common(self, request: Message) -> Tensors:
-        return self.inner.common(Message(_inner(request)))
+        return self.inner.common(Message(plain_request(request)))
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         vector, clear = self.prepared(client, request, context)
@@ -74,7 +74,7 @@ class SummedExchange(WrappedExchange):
 
     def prepared(self, client: Client, request: Message, context: RoundContext) -> tuple[np.ndarray, Tensors]:
         """The client's vector, and what leaves in the clear beside it."""
-        asked = Message(_inner(request))
+        asked = Message(plain_request(request))
         found = self.inner.reply(client, asked, context)
         values = self.inner.contribution(asked, found)
         reports = {name: tensor for name, tensor in found.items() if self._is_report(name)}
@@ -119,7 +119,7 @@ class SummedExchange(WrappedExchange):
         return self._layout({**self.inner.sum_shapes(state, expected), **reports})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
-        asked = Message(_inner(request))
+        asked = Message(plain_request(request))
         clear = [line.name for line in self._clear()]
         expected = self.inner.expect(state, who, asked).items()
         shown = {name: what for name, what in expected if any(fnmatchcase(name, line) for line in clear)}
@@ -168,7 +168,7 @@ def vector_of(tensor: Tensor) -> np.ndarray:
     return tensor.numpy().view(np.uint64)
 
 
-def _inner(request: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def plain_request(request: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in request.items() if not name.startswith(OWN)}
 
 
