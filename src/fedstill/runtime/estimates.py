@@ -42,12 +42,13 @@ from fedstill.runtime.run_load import StepCost, load_of
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 VARIABLE = "FEDSTILL_ESTIMATES"
 _BATCHES, _ROUNDS, _EVALUATED = 2, 5, 4  # of a rehearsal: batches of a client, rounds, and the one that is evaluated
 _TEST, _FEWER = 128, 48  # samples; a few do not show what evaluation costs for each client
 _CHEAP = 0.2  # CPU seconds of a round below which more epochs are measured, too, to tell steps from the rest
 _FEWEST, _MOST, _ENOUGH = 6, 40, 0.4  # epochs of that, and the CPU seconds that they should take
+_MORE = 4  # times as many clients, to tell what each costs from the rest of a round
 _CLIENTS = (1, 2, 5)  # methods differ in how few they allow
 _PEERS = (5, 10, 1000)  # of those that learn from each other; the more, the more of them answer
 _ENDLESS = 10**6  # epochs of patience
@@ -224,17 +225,24 @@ def _measured(
 
     with measured_peak() as peak:
         (_, *twice, evaluated, _), once = rounds(plan, "few")  # the first round warms caches up
-    plain = min(twice)
+        plain = min(twice)
+        evaluation, server = max(0.0, evaluated - plain), 0.0
+        several = min(_MORE * clients, experiment.clients)
+        if several > clients and (plain < _CHEAP or "shared samples" in methods[experiment.method.name].wants):
+            (_, *more, _, _), _ = rounds(_small(experiment, bundle, several, 1, teacher, folder), "several")
+            each = max(0.0, min(more) - plain) / (several - clients)
+            server = max(0.0, plain - clients * each)
+            plain -= server
     steps = sum(max(1, ceil(profile.samples / experiment.training.batch)) for profile in plan.profiles)
     step, client = plain / steps, 0.0
     if plain < _CHEAP:
-        epochs = min(_MOST, max(_FEWEST, round(_ENOUGH / plain)))
+        epochs = min(_MOST, max(_FEWEST, round(_ENOUGH / max(plain, _ENOUGH / _MOST))))
         (_, *more, _, _), _ = rounds(_small(experiment, bundle, clients, epochs, teacher, folder), "more")
-        step = max(0.0, min(more) - plain) / (steps * (epochs - 1))
+        step = max(0.0, min(more) - server - plain) / (steps * (epochs - 1))
         client = max(0.0, plain - steps * step) / clients
     models = 1 + (clients if plan.method.personal else 0)
-    sample = max(0.0, evaluated - plain) / (models * len(plan.bundle.test))
-    return StepCost(step, client, sample, max(0.0, once), peak.bytes)
+    sample = evaluation / (models * len(plan.bundle.test))
+    return StepCost(step, client, sample, max(0.0, once), peak.bytes, server=server)
 
 
 def _measured_peers(experiment: Experiment, bundle: Bundle, clients: int, folder: Path) -> StepCost:

@@ -31,10 +31,10 @@ class StudyEstimate:
         return f"estimate: {core_time(sum(known))}{memory}{beside}"
 
 
-def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int], None] | None = None) -> StudyEstimate:
+def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int, int, str], None] | None = None) -> StudyEstimate:
     """The estimate of all runs of a plan whose data is here; steps that were not measured before are, if `measure`.
 
-    `tell` gets the number of kinds of runs that have to be measured, before that is done.
+    Before each kind of runs that has to be measured `tell` gets how many have been, of how many, and its name.
     """
     kinds: dict[str, list[Job]] = {}
     for job in plan.jobs:
@@ -43,9 +43,9 @@ def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int], None] | No
     costs: dict[str, StepCost | None] = {kind: _cost(plan, jobs[0], cached_cost) for kind, jobs in kinds.items()}
     unmeasured = [kind for kind, cost in costs.items() if cost is None]
     if measure and may_measure() and unmeasured:
-        if tell is not None:
-            tell(len(unmeasured))
-        for kind in unmeasured:
+        for number, kind in enumerate(unmeasured):
+            if tell is not None:
+                tell(number, len(unmeasured), kinds[kind][0].method)
             costs[kind] = _cost(plan, kinds[kind][0], measured_cost)
     together: dict[str, int] = {}
     for job in plan.jobs:
