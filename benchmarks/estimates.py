@@ -22,7 +22,6 @@ TINY = {"rounds": 1, "students.rounds": 1}
 STUDIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "images, four methods": (
         {
-            "name": "images",
             "about": "Digits in skewed shards.",
             "experiment": {
                 "data": "digits",
