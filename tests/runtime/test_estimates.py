@@ -41,7 +41,7 @@ def test_a_step_is_measured_once_and_kept_by_what_matters(monkeypatch: pytest.Mo
     assert cost is not None
     assert cost.step > 0
     assert cost.memory > 50e6
-    monkeypatch.setattr(estimates, "_rehearsed", lambda *_: pytest.fail("it is known"))
+    monkeypatch.setattr(estimates, "measure_cost", lambda *_: pytest.fail("it is known"))
     for same in ({"rounds": 9}, {"seed": 5}, {"clients": 7}, {"partition": "label-skew"}):
         other = plan_of(**same)
         assert measured_cost(other.experiment, other.bundle) == cost

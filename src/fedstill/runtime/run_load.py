@@ -39,6 +39,11 @@ class Load:
         return trained + self.rounds * cost.server + self.samples * cost.sample + cost.once + ended
 
 
+def held_samples(experiment: Experiment, train: int) -> float:
+    """The training samples of a client, on average."""
+    return train * (1 - experiment.validation) / experiment.clients
+
+
 def load_of(experiment: Experiment, train: int, test: int, personal: bool) -> Load:
     """Counted from the settings; clients hold equal shares, and batteries do not run empty.
 
@@ -48,7 +53,7 @@ def load_of(experiment: Experiment, train: int, test: int, personal: bool) -> Lo
     Load(steps=72.0, clients=8.0, samples=100.0, test=50, batches=24.0, rounds=2)
     """
     training = experiment.training
-    held = train * (1 - experiment.validation) / experiment.clients
+    held = held_samples(experiment, train)
     cohort = experiment.participation.settings.cohort(experiment.clients)  # type: ignore[attr-defined]
     computed = experiment.dropout.settings.computed()  # type: ignore[attr-defined]
     in_rounds = cohort * experiment.rounds * computed
