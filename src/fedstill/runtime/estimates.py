@@ -30,7 +30,7 @@ from fedstill.runtime.step_measurement import between_peers, measure_cost, sampl
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 VARIABLE = "FEDSTILL_ESTIMATES"
 _LEFT_OUT = {"seed", "rounds", "data", "clients", "partition", "participation", "dropout", "teachers", "validation"}
 _LEFT_OUT |= {"evaluate_every", "select_by", "min_replies", "queries", "fleet", "clusters", "initial"}

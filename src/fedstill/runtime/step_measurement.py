@@ -32,7 +32,8 @@ from fedstill.runtime.run_load import StepCost, held_samples
 _BATCHES, _MORE_BATCHES = 2, 6  # of a client in a rehearsal
 _ROUNDS, _EVALUATED = 5, 4  # of a rehearsal, and the one that is evaluated
 _TEST, _FEWER = 128, 48  # samples; a few do not show what evaluation costs for each client
-_CHEAP = 0.2  # CPU seconds of a round below which further rehearsals tell steps from the rest
+_PROBE = {"batches": 1, "tested": _FEWER, "rounds": 3}  # of the first one
+_CHEAP = 0.1  # CPU seconds of a batch below which further rehearsals tell steps from the rest
 _FEWEST, _MOST, _ENOUGH = 6, 40, 0.4  # epochs of one of them, and the CPU seconds that they should take
 _MORE_CLIENTS = 4  # times as many as at least
 _CLIENTS = (1, 2, 5)  # methods differ in how few they allow
@@ -71,18 +72,26 @@ def measure_cost(experiment: Experiment, bundle: Bundle, teacher: str | None, fo
 
 @dataclass(frozen=True)
 class _Rehearsed:
-    """CPU seconds of a rehearsal's rounds and of the rest of it; clients and their batches in a round, test samples."""
+    """CPU seconds of a rehearsal's rounds and of the rest of it; and how much it had of what."""
 
     rounds: Sequence[float]
     once: float
-    clients: int
+    models: int  # that are evaluated
     batches: int
     tested: int
 
     @property
     def round(self) -> float:
         """Of one without evaluation; the first warms caches up."""
-        return min(self.rounds[1 : _EVALUATED - 1])
+        return min(self.rounds[1 : self._evaluated])
+
+    @property
+    def evaluation(self) -> float:
+        return max(0.0, self.rounds[self._evaluated] - self.round)
+
+    @property
+    def _evaluated(self) -> int:
+        return min(_EVALUATED, len(self.rounds)) - 1
 
 
 @dataclass
@@ -97,21 +106,22 @@ class _Rehearsals:
 
     def in_rounds(self, clients: int) -> StepCost:
         """Of a run of several rounds, or of one in which the server makes a model of all clients' replies."""
-        plan = self.plan(clients)
+        how = _PROBE
         with measured_peak() as peak:
-            few = self.run(plan)
+            few = self.rehearse(clients, **how)
+            if cheap := few.round < _CHEAP * few.batches:
+                how = {}
+                few = self.rehearse(clients)
         plain, server = few.round, 0.0
-        cheap = plain < _CHEAP
         several = min(_MORE_CLIENTS * clients, self.experiment.clients)
         # On samples that are shared the server trains, too, however many clients there are.
         if several > clients and (cheap or "shared samples" in methods[self.experiment.method.name].wants):
-            each = max(0.0, self.rehearse(several).round - plain) / (several - clients)
+            each = max(0.0, self.rehearse(several, **how).round - plain) / (several - clients)
             server = max(0.0, plain - clients * each)
             plain -= server
         step, batch = self._step_and_batch(few, clients) if cheap else (plain / few.batches, 0.0)
         client = max(0.0, plain - few.batches * (step + batch)) / clients
-        models = 1 + (clients if plan.method.personal else 0)
-        sample = max(0.0, few.rounds[_EVALUATED - 1] - few.round) / (models * few.tested)
+        sample = few.evaluation / (few.models * few.tested)
         return StepCost(step, client, sample, few.once, peak.bytes, batch, server)
 
     def _step_and_batch(self, few: _Rehearsed, clients: int) -> tuple[float, float]:
@@ -143,10 +153,10 @@ class _Rehearsals:
         sample = beside(tested) / ((1 + clients) * max(1, tested.tested - plain.tested))
         return StepCost(step, client, sample, plain.once, peak.bytes, batch)
 
-    def rehearse(self, clients: int, epochs: int = 1, batches: int = _BATCHES, tested: int = _TEST) -> _Rehearsed:
-        return self.run(self.plan(clients, epochs, batches, tested))
-
-    def run(self, plan: Simulation) -> _Rehearsed:
+    def rehearse(
+        self, clients: int, epochs: int = 1, batches: int = _BATCHES, tested: int = _TEST, rounds: int = _ROUNDS
+    ) -> _Rehearsed:
+        plan = self._plan(self._changes(clients, epochs, rounds), clients, batches, tested)
         self.made.append(f"rehearsal-{len(self.made)}")
         began = process_time()
         with make_engine("in-process", 1, "cpu") as engine:
@@ -154,28 +164,28 @@ class _Rehearsals:
         seconds = made.timing()["rounds"]
         once = max(0.0, process_time() - began - sum(seconds))
         batches = sum(max(1, ceil(profile.samples / self.experiment.training.batch)) for profile in plan.profiles)
-        return _Rehearsed(seconds, once, len(plan.profiles), batches, len(plan.bundle.test))
+        models = 1 + (clients if plan.method.personal else 0)
+        return _Rehearsed(seconds, once, models, batches, len(plan.bundle.test))
 
-    def plan(self, clients: int, epochs: int = 1, batches: int = _BATCHES, tested: int = _TEST) -> Simulation:
+    def _plan(self, changes: Mapping[str, Any], clients: int, batches: int, tested: int) -> Simulation:
         """Clients have that many batches at most, and no more samples than in the run unless they have more batches."""
         experiment, train = self.experiment, self.bundle.train
         held = batches * experiment.training.batch
-        if batches == _BATCHES and not between_peers(experiment):
-            held = samples_of_a_client(experiment, len(train))
+        if batches <= _BATCHES and not between_peers(experiment):
+            held = min(held, samples_of_a_client(experiment, len(train)))
         part = replace(
             self.bundle,
             train=Subset(train, _evenly(len(train), clients * held)),
             test=Subset(self.bundle.test, _evenly(len(self.bundle.test), tested)),
             validation=None,
         )
-        changes = self._changes(clients, epochs)
         return make_plan(experiment.model_copy(update=changes), bundle=replace(part, sites=0, sources={}))
 
-    def _changes(self, clients: int, epochs: int) -> Mapping[str, Any]:
+    def _changes(self, clients: int, epochs: int, rounds: int) -> Mapping[str, Any]:
         changes: dict[str, Any] = {
             "clients": clients,
-            "rounds": _ROUNDS,
-            "evaluate_every": _EVALUATED,
+            "rounds": rounds,
+            "evaluate_every": min(rounds, _EVALUATED),
             "min_replies": 1,
             "validation": 0.0,
             "initial": None,

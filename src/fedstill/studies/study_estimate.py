@@ -45,7 +45,7 @@ def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int, int, str], 
     if measure and may_measure() and unmeasured:
         for number, kind in enumerate(unmeasured):
             if tell is not None:
-                tell(number, len(unmeasured), kinds[kind][0].method)
+                tell(number, len(unmeasured), _name(kinds[kind][0]))
             costs[kind] = _cost(plan, kinds[kind][0], measured_cost)
     together: dict[str, int] = {}
     for job in plan.jobs:
@@ -60,6 +60,12 @@ def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int, int, str], 
         made.seconds[job] = _seconds(plan, job, cost, teacher, together[job.lesson])
         made.memory = max(made.memory, cost.memory)
     return made
+
+
+def _name(job: Job) -> str:
+    """What is measured, in words."""
+    objective = job.experiment.objective
+    return job.method if objective is None else f"{objective.name} {job.experiment.model} {job.experiment.data}"
 
 
 def _kind(job: Job) -> str:
