@@ -84,6 +84,7 @@ def write_report(
         heading=opening.heading(read),
         summary=opening.summary(read),
         caution=opening.caution(read),
+        run_cautions=opening.run_cautions(read),
         repetitions=[_repetition(run, runs[run.title], path) for run in read],
         server=SERVER if any(is_deployed(run.experiment) for run in read) else "",
     )
