@@ -33,12 +33,13 @@ NAMES = (
     "images",
     "secure",
 )
-# They measure reliability and what an attack reveals, not speed.
+# They measure reliability, what an attack reveals and how good estimates are, not speed.
 ON_DEMAND = {
     name: f"reliability.{name}" for name in ("crashes", "malformed_replies", "invalid_commands", "connection_faults")
 }
 ON_DEMAND["imprinting"] = "imprinting"
 ON_DEMAND["privacy"] = "privacy"
+ON_DEMAND["estimates"] = "estimates"
 
 
 def main(arguments: list[str] | None = None) -> int:

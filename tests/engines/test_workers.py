@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,15 @@ def pool() -> Iterator[WorkerPool[str]]:
     """One for all tests, since workers take seconds to start; each test leaves it without jobs."""
     with pool_of(2) as made:
         yield made
+
+
+def test_ctrl_c_does_not_reach_a_worker_not_even_during_its_imports() -> None:
+    with pool_of(1) as pool:
+        worker = pool.assign("a")
+        os.kill(worker.process.pid, signal.SIGINT)
+        worker.send("a")
+        assert pool.receive() == (worker, ("hello", None, "a"))
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "here it is as before"
 
 
 def test_workers_answer_are_reused_and_may_print(pool: WorkerPool[str]) -> None:

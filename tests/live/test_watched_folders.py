@@ -50,6 +50,18 @@ def test_states_titles_and_the_time_left(make_folder: MakeFolder) -> None:
     assert (again["state"], again["left"]) == ("unfinished", None)
 
 
+def test_settings_that_all_runs_with_a_part_share_are_not_told(make_folder: MakeFolder) -> None:
+    """Of skewed and equal shards `dirichlet` and `iid` is enough; how skewed, only where that differs."""
+    skewed = {"name": "dirichlet", "alpha": 0.1, "min_samples": 1}
+    folder = make_folder("a", settings={"partition": {"name": "iid"}})
+    make_folder("b", settings={"partition": skewed})
+    state = WatchedFolders([folder.parent]).state()
+    assert {run["what"] for run in state["runs"]} == {"fedavg, iid", "fedavg, dirichlet"}
+    make_folder("c", settings={"partition": {**skewed, "alpha": 0.5}})
+    found = by_name(WatchedFolders([folder.parent]).state())
+    assert found["c"]["what"] == "fedavg, dirichlet, alpha 0.5"
+
+
 def test_students_are_called_by_their_teachers(make_folder: MakeFolder) -> None:
     folder = make_folder("distill-1", settings={"teachers": [{"run": "runs/fedavg-00112233445566", "file": None}]})
     make_folder("distill-2", settings={"teachers": [{"file": "old.safetensors"}]})

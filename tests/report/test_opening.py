@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from fedstill.report.facts import Facts
-from fedstill.report.opening import caution, heading, summary
+from fedstill.report.opening import caution, heading, run_cautions, summary
 from fedstill.runtime.result import Run
 
 MakeRun = Callable[..., Run]
@@ -125,6 +125,28 @@ def test_warnings_of_a_method_are_repeated(make_run: MakeRun) -> None:
     small = {2: {"method_metrics": {name: 1.0}}, 3: {"method_metrics": {name: 8.0}}}
     assert "extractor" not in caution([Facts.of("a", make_run("fedgkt", lines=small))])
     assert "extractor" not in caution([Facts.of("a", make_run("fedavg"))])
+
+
+def test_many_cautions_are_a_list_and_no_paragraph(make_run: MakeRun) -> None:
+    name = "feature residual of the median client"
+    facts = [
+        Facts.of(f"run {number}", make_run("fedgkt", lines={2: {"method_metrics": {name: 8.0}}})) for number in range(4)
+    ]
+    assert run_cautions(facts[:1]) == []
+    assert "run 0: the averaged" in caution(facts[:1])
+    assert {f"run {number}" for number in range(4)} <= {text.partition(":")[0] for text in run_cautions(facts)}
+    assert "run 2" not in caution(facts)
+
+
+def test_what_skew_cost_names_the_run_where_methods_are_the_same(make_run: MakeRun) -> None:
+    text = told(
+        equal=make_run(accuracies=(0.5, 0.9)),
+        faster=make_run({"method": "fedavg", "training": {"rate": 0.2}}, accuracies=(0.5, 0.8)),
+        skewed=make_run({"method": "fedavg", "partition": SKEWED}, accuracies=(0.5, 0.75)),
+        both=make_run({"method": "fedavg", "partition": SKEWED, "training": {"rate": 0.2}}, accuracies=(0.5, 0.7)),
+    )
+    assert "(dirichlet, alpha 0.1) cost “skewed” 15.0 points." in text
+    assert "(dirichlet, alpha 0.1) cost “both” 10.0 points." in text
 
 
 def test_headings(make_run: MakeRun) -> None:

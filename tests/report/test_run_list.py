@@ -79,6 +79,13 @@ def test_figures_and_objects(folder: Path) -> None:
     assert "fedprox" in found._repr_html_()
 
 
+def test_a_limit_does_not_shorten_what_runs_are_called(folder: Path) -> None:
+    """The best of many is called by what sets it apart from all of them, not from the few that are shown."""
+    every = {row["run"]: row["what"] for row in fedstill.runs(folder).rows}
+    (best,) = fedstill.runs(folder, sort="best", limit=1).rows
+    assert best["what"] == every[best["run"]] != "fedprox"
+
+
 def test_a_run_that_cannot_be_read_is_listed_last(folder: Path) -> None:
     config = json.loads((folder / "1" / "config.json").read_text())
     (folder / "1" / "config.json").write_text(json.dumps({**config, "format": 99}))

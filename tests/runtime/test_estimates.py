@@ -41,7 +41,7 @@ def test_a_step_is_measured_once_and_kept_by_what_matters(monkeypatch: pytest.Mo
     assert cost is not None
     assert cost.step > 0
     assert cost.memory > 50e6
-    monkeypatch.setattr(estimates, "_rehearsed", lambda *_: pytest.fail("it is known"))
+    monkeypatch.setattr(estimates, "measure_cost", lambda *_: pytest.fail("it is known"))
     for same in ({"rounds": 9}, {"seed": 5}, {"clients": 7}, {"partition": "label-skew"}):
         other = plan_of(**same)
         assert measured_cost(other.experiment, other.bundle) == cost
@@ -82,15 +82,15 @@ def test_students_of_untrained_teachers_are_estimated() -> None:
         "students": {"experiment": {"model": "mlp", "rounds": 2}, "grid": {"objective": ["labels-only", "vanilla"]}},
     }
     plan = Study(recipe).study_plan
-    told: list[int] = []
-    found = estimate_of(plan, measure=True, tell=told.append)
-    assert told == [3]
+    told: list[tuple[int, int, str]] = []
+    found = estimate_of(plan, measure=True, tell=lambda *so_far: told.append(so_far))
+    assert [(done, kinds) for done, kinds, _ in told] == [(0, 3), (1, 3), (2, 3)]
+    assert told[0][2] == "fedavg cnn digits"
     assert sorted(found.seconds, key=id) == sorted(plan.jobs, key=id)
     assert found.unknown == 0
     assert found.text(plan.jobs).startswith("estimate: ")
-    again = estimate_of(plan, measure=True, tell=told.append)
+    again = estimate_of(plan, measure=True, tell=lambda *_: pytest.fail("it is known"))
     assert again == found
-    assert told == [3]
 
 
 def test_what_is_learned_from_peers_in_one_round_is_measured() -> None:

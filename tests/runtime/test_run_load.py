@@ -23,3 +23,14 @@ def test_what_is_learned_from_peers_counts_batches_whatever_the_epochs() -> None
     cost = StepCost(step=0.0, client=0.0, sample=0.0, once=0.0, memory=1, batch=2.0)
     load = load_of(make_experiment({**SMALL, "training": {"epochs": 7, "batch": 10}}), 100, 20, True)
     assert load.seconds(cost) == 4 * 3 * 3 * 2
+
+
+def test_clients_that_drop_out_are_not_counted_unless_they_compute() -> None:
+    def replies(**dropout: Any) -> float:
+        return load_of(
+            make_experiment({**SMALL, "dropout": {"name": "independent", **dropout}}), 100, 20, False
+        ).clients
+
+    assert replies(rate=0.5, when="during") == replies(rate=0.5, when="before") == 6
+    assert replies(rate=0.5, when="after") == replies(rate=0.5, when="during", replace=True) == 12
+    assert replies(rate=0.5, when="after", replace=True) == 18

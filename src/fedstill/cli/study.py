@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedstill.cli.measuring_bar import measuring_bar
 from fedstill.cli.options import (
     Device,
     DryRun,
@@ -171,7 +172,8 @@ def _show_estimate(study: Study, out: Path) -> None:
         return
     status = RunStatus(out)
     left = [job for job in study.study_plan.jobs if status.run(job) is None]
-    estimate = estimate_of(study.study_plan, measure=errors.is_terminal, tell=_tell_of_measuring)
+    with measuring_bar() as tell:
+        estimate = estimate_of(study.study_plan, measure=errors.is_terminal, tell=tell)
     if text := estimate.text(left):
         errors.print(text, soft_wrap=True)
 
@@ -206,7 +208,8 @@ def _show_plan(
     size = executor_size(workers, executor, cores=workers if address else None)
     _check(output)
     missing = study.study_plan.missing
-    estimate = estimate_of(study.study_plan, measure=True, tell=_tell_of_measuring)
+    with measuring_bar() as tell:
+        estimate = estimate_of(study.study_plan, measure=True, tell=tell)
     progress = StudyProgress(RunStatus(out), study.study_plan.jobs, size, retry_failed, estimate.seconds)
     left_to_do = [*progress.waiting]
     if output.as_json:
@@ -226,10 +229,6 @@ def _show_plan(
             console.print(text, soft_wrap=True)
     if missing:
         raise typer.Exit(2)
-
-
-def _tell_of_measuring(kinds: int) -> None:
-    errors.print(f"measuring a step of {count(kinds, 'kind')} of runs on this machine, once", soft_wrap=True)
 
 
 def _counts(study: Study, progress: StudyProgress) -> dict[str, int]:

@@ -14,8 +14,8 @@ import pickle
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -67,12 +67,13 @@ class Worker:
     ) -> None:
         self.number = number
         code = f"from {__name__} import run_worker; from {work.__module__} import {work.__name__} as work"
-        self.process = subprocess.Popen(
-            [*hardware.python_command(), "-c", f"{code}; run_worker(work)"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=hardware.child_environment(**environment),
-        )
+        with _interrupts_held():
+            self.process = subprocess.Popen(
+                [*hardware.python_command(), "-c", f"{code}; run_worker(work)"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=hardware.child_environment(**environment),
+            )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._requests, self._answers = self.process.stdin, self.process.stdout
@@ -196,6 +197,22 @@ class WorkerPool(Generic[Job]):
         self.workers.clear()
         self.busy.clear()
         self._clear_scratch()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal; one that is started in here never notices, and ends with its parent.
+
+    A handler would come too late: a worker that is interrupted during its imports prints a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_worker(work: Work) -> None:

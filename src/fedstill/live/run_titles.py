@@ -36,7 +36,14 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     for one in settings:
         for path in paths:
             values[str(one.get(_METHOD))][path].add(str(one.get(path)))
-    return {method: _first([path for path in paths if len(known[path]) > 1], known) for method, known in values.items()}
+    return {method: _first([path for path in paths if _tells(path, known)], known) for method, known in values.items()}
+
+
+def _tells(path: str, values: Mapping[str, set[str]]) -> bool:
+    """Whether a setting differs, beyond that only some runs have the part it belongs to: that part is named already."""
+    section = path.partition(".")[0]
+    follows = section in PARTS and section != _METHOD and path != section and len(values.get(section, ())) > 1
+    return len(values[path] - {str(None)} if follows else values[path]) > 1
 
 
 def _first(paths: Sequence[str], values: Mapping[str, set[str]]) -> list[str]:

@@ -51,6 +51,10 @@ class Dropout(Settings):
         """The fleet state that it needs, before the first round."""
         return {}
 
+    def computed(self) -> float:
+        """How many replies are computed for each sampled client, on average, for estimates; empty batteries aside."""
+        return 1.0
+
     def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
         """Which of these clients drop out in this round, and when."""
         return {}
@@ -83,6 +87,20 @@ class Chance(Dropout):
         "after",
         description="when a client drops out: before the request, during its work, or after it, with its reply",
     )
+
+    @property
+    def away(self) -> float:
+        """The fraction of sampled clients that drop out."""
+        return float(getattr(self, "rate", 0.0))
+
+    def computed(self) -> float:
+        """Nothing is computed for a client that drops out before it replied; a replacement does what it would have.
+
+        >>> round(Independent(rate=0.8, when="during").computed(), 9), Independent(rate=0.8, replace=True).computed()
+        (0.2, 1.8)
+        """
+        lost = 0.0 if self.when == "after" else self.away
+        return 1 - lost + (self.away if self.replace else 0.0)
 
     def dropout_event(
         self, client: int, context: RoundContext, when: When | None = None, fraction: float | None = None

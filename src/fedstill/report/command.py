@@ -26,6 +26,8 @@ from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import task_name
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
+_FIXED_BY_SITES = ("data", "clients", "evaluation", "partition")  # by a deployment, which takes no options for them
+SERVER = "SERVER"  # stands for the folder of a deployment's server
 _PARTS = ("partition", "participation")
 
 
@@ -41,7 +43,17 @@ def command(experiment: Experiment) -> str:
     'fedstill run fedavg --partition dirichlet:alpha=0.1 --seed 7'
     >>> command(make_experiment({"method": "fedavg", "data": "arrays-6550f614"}))
     'fedstill.run({...}, data=...)  # Python: the configuration below, and your own data'
+
+    A deployment is repeated at its server, whose folder is not known here and takes the place of `SERVER`.
+
+    >>> at_sites = {"data": "clinics", "clients": 2, "evaluation": "on-site", "partition": "sites"}
+    >>> command(make_experiment({"method": "fedavg", "rounds": 5, **at_sites}))
+    'fedstill deploy server SERVER fedavg --rounds 5'
     """
+    if is_deployed(experiment):
+        usual = make_experiment({"method": experiment.method.name})
+        undone = {name: getattr(usual, name) for name in _FIXED_BY_SITES}
+        return command(experiment.model_copy(update=undone)).replace("run", f"deploy server {SERVER}", 1)
     if objects := _objects(experiment):
         again = "".join(f", {name}=..." for name in objects)
         return f"fedstill.run({{...}}{again})  # Python: the configuration below, and your own {listed(objects)}"
@@ -88,7 +100,7 @@ def missing_reference(run: Run) -> str | None:
     None after a deployment too: the data is at its sites, where no command of this machine finds it.
     """
     reference = run.reference
-    if reference is None or reference.accuracy is not None or _deployed(reference.experiment):
+    if reference is None or reference.accuracy is not None or is_deployed(reference.experiment):
         return None
     return beside(run, command(reference.experiment))
 
@@ -100,7 +112,7 @@ def beside(run: Run, again: str) -> str:
     return again if usual else f"{again} --out {shlex.quote(str(folder))}"
 
 
-def _deployed(experiment: Experiment) -> bool:
+def is_deployed(experiment: Experiment) -> bool:
     """Whether its data is that of a deployment's sites, which goes by the deployment's name."""
     plain, _ = split_name(experiment.data)
     on_site = experiment.evaluation == "on-site" and experiment.partition.name == "sites"

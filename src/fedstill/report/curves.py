@@ -8,7 +8,7 @@ from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
 from fedstill.report.facts import RunCourse, measured, number
-from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, lone, whole_axis
+from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, lone, loss_axis, whole_axis
 from fedstill.tasks.task_choice import ACCURACY
 
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
@@ -97,7 +97,7 @@ def _loss(runs: Sequence[RunCourse]) -> Figure:
         "What the clients minimised, on their own data, averaged over a round and weighted by samples. On unequal"
         " shards it is low because few classes are easy to tell apart, not because the shared model is good.",
         lines.data,
-        {"xaxis": _rounds(runs), "yaxis": axis("training loss", rangemode="tozero")},
+        {"xaxis": _rounds(runs), "yaxis": loss_axis([y for trace in lines.data for y in trace["y"]])},
         lines.keys,
     )
 

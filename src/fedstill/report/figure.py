@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from statistics import median
 from typing import Any, Literal
 
 from fedstill.report.extensions import turned_figures
@@ -111,6 +112,20 @@ def symbol(number: int) -> str:
 def label(name: str) -> str:
     """A name where Plotly would read markup."""
     return escape(name, quote=False)
+
+
+_FAR = 1000  # times the median: values that would press all others to the floor of a linear axis
+
+
+def loss_axis(values: Sequence[float]) -> dict[str, Any]:
+    """From zero; logarithmic where one run has diverged, so that the others can still be told apart.
+
+    >>> loss_axis([2.0, 1.0, 0.5]), loss_axis([2.0, 1.0, 0.5, 1e9])["type"]
+    ({'title': {'text': 'training loss'}, 'rangemode': 'tozero'}, 'log')
+    """
+    if values and min(values) > 0 and max(values) > _FAR * median(values):
+        return axis("training loss", type="log", exponentformat="power")
+    return axis("training loss", rangemode="tozero")
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

@@ -33,9 +33,7 @@ def summary(runs: Sequence[Facts]) -> str:
 
 def caution(runs: Sequence[Facts]) -> str:
     """What a careful reader should hold against these numbers."""
-    sentences = [f"{run.title} is stale: {'; '.join(why)}." for run in runs if (why := stale_parts(run.config))]
-    sentences += [f"{run.title}: {text}." for run in runs for text in run.cautions]
-    sentences += [f"{run.title}: {text}." for run in runs for text in run.skipped]
+    sentences = [f"{text}." for text in _of_single_runs(runs)] if not run_cautions(runs) else []
     if len({run.experiment.seed for run in runs}) == 1:
         each = "It was" if len(runs) == 1 else "Each was"
         sentences.append(
@@ -50,6 +48,18 @@ def caution(runs: Sequence[Facts]) -> str:
     if any(run.pooled for run in runs):
         sentences.append("Pooled training sends no models; moving all the data to one place is not counted as traffic.")
     return " ".join(sentences)
+
+
+def run_cautions(runs: Sequence[Facts]) -> list[str]:
+    """What is to be held against single runs, where that is more than a paragraph can tell."""
+    several = _of_single_runs(runs)
+    return several if len(several) > _NAMED else []
+
+
+def _of_single_runs(runs: Sequence[Facts]) -> list[str]:
+    stale = [f"{run.title} is stale: {'; '.join(why)}" for run in runs if (why := stale_parts(run.config))]
+    warned = [f"{run.title}: {text}" for run in runs for text in run.cautions]
+    return [*stale, *warned, *(f"{run.title}: {text}" for run in runs for text in run.skipped)]
 
 
 def _ground(runs: Sequence[Facts]) -> str:
@@ -101,14 +111,24 @@ def _right(runs: Sequence[Facts], accuracy: float) -> str:
 def _costs(runs: Sequence[Facts]) -> Iterator[str]:
     for change, (pooled, federated) in _telling(pooled_pairs(runs)):
         yield f"Against all data in one place, {federated.quoted} {_compared(change)}{_effort(pooled, federated)}."
-    for change, (_, skewed) in _telling(skewed_pairs(runs)):
+    skewed_ones = _telling(skewed_pairs(runs))
+    for change, (_, skewed) in skewed_ones:
         shards = descriptions.part(skewed.experiment.partition)
-        yield f"Unequal shards ({shards}) {_effect(change)} {skewed.experiment.method.name}{_by(change)}."
-    for change, (together, alone) in _telling(lonely_pairs(runs)):
+        name = _method_or_title(skewed, [one for _, (_, one) in skewed_ones])
+        yield f"Unequal shards ({shards}) {_effect(change)} {name}{_by(change)}."
+    lonely_ones = _telling(lonely_pairs(runs))
+    for change, (together, alone) in lonely_ones:
+        name = _method_or_title(together, [one for _, (one, _) in lonely_ones])
         yield (
-            f"Training alone instead of with {together.experiment.method.name} {_effect(change)} the clients"
+            f"Training alone instead of with {name} {_effect(change)} the clients"
             f"{_by(change)} on average{_own_mix(alone)}."
         )
+
+
+def _method_or_title(run: Facts, among: Sequence[Facts]) -> str:
+    """Its method, unless a sentence about another run begins with the same one."""
+    methods = [one.experiment.method.name for one in among]
+    return run.quoted if methods.count(run.experiment.method.name) > 1 else run.experiment.method.name
 
 
 def _telling(pairs: Iterator[Pair]) -> list[tuple[float, Pair]]:

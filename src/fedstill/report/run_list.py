@@ -58,7 +58,7 @@ class ListedRun:
     path: Path
     figures: Mapping[str, Any]
     settings: Mapping[str, Any]
-    what: str = ""  # its title among the runs that are listed with it
+    what: str = ""  # its title among the runs for which the conditions hold, also those beyond the limit
 
     @property
     def state(self) -> State:
@@ -97,8 +97,7 @@ def runs(
     every = [_listed(folder) for folder in run_folders(places)]
     for condition in where:
         every = _filtered(every, condition)
-    every = _sorted(every, sort, reverse)[:limit]
-    return RunList(_titled(every))
+    return RunList(_sorted(_titled(every), sort, reverse)[:limit])
 
 
 class RunList:

@@ -16,7 +16,7 @@ from fedstill.core.numbers import MISSING, capital, count, duration, share, size
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.report import descriptions, opening
 from fedstill.report.classes import classes_section
-from fedstill.report.command import command
+from fedstill.report.command import SERVER, command, is_deployed
 from fedstill.report.curves import curves
 from fedstill.report.extensions import run_sections
 from fedstill.report.facts import Facts, measured
@@ -84,7 +84,9 @@ def write_report(
         heading=opening.heading(read),
         summary=opening.summary(read),
         caution=opening.caution(read),
+        run_cautions=opening.run_cautions(read),
         repetitions=[_repetition(run, runs[run.title], path) for run in read],
+        server=SERVER if any(is_deployed(run.experiment) for run in read) else "",
     )
 
 

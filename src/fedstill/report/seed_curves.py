@@ -9,7 +9,7 @@ from typing import Any
 
 from fedstill.core.numbers import count, share
 from fedstill.report.facts import RunCourse, measured, number
-from fedstill.report.figure import DASHES, Figure, Key, axis, colour, curve, dash, fitted, label, whole_axis
+from fedstill.report.figure import DASHES, Figure, Key, axis, colour, curve, dash, fitted, label, loss_axis, whole_axis
 from fedstill.report.titles import titles
 
 Span = tuple[int, float, float, float]  # a round with the mean, the lowest and the highest value over seeds
@@ -50,7 +50,7 @@ def loss_over_seeds(runs: Sequence[RunCourse]) -> list[Figure]:
         "loss-seeds",
         "Training loss by round, over seeds",
         f"Mean training loss of each round: mean and range over seeds. {' '.join(told)}",
-        {"yaxis": axis("training loss", rangemode="tozero")},
+        {"yaxis": loss_axis(drawn.values)},
     )
 
 

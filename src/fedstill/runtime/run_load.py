@@ -18,6 +18,7 @@ class StepCost:
     once: float  # a run, beside its rounds
     memory: int
     batch: float = 0.0  # a client's batch in a round, beside the steps on it: of what it learns from its peers
+    server: float = 0.0  # a round at the server, however many clients there are: of distillation on shared samples
 
 
 @dataclass(frozen=True)
@@ -29,27 +30,35 @@ class Load:
     samples: float
     test: int
     batches: float = 0.0  # of the clients in a round, however many steps are taken on each
+    rounds: int = 0
 
     def seconds(self, cost: StepCost) -> float:
         """CPU seconds of one core."""
         ended = 3 * self.test * cost.sample  # predictions of the last and the best model, and their metrics
         trained = self.steps * cost.step + self.batches * cost.batch + self.clients * cost.client
-        return trained + self.samples * cost.sample + cost.once + ended
+        return trained + self.rounds * cost.server + self.samples * cost.sample + cost.once + ended
+
+
+def held_samples(experiment: Experiment, train: int) -> float:
+    """The training samples of a client, on average."""
+    return train * (1 - experiment.validation) / experiment.clients
 
 
 def load_of(experiment: Experiment, train: int, test: int, personal: bool) -> Load:
-    """Counted from the settings; clients hold equal shares, and those that will drop out are counted, too.
+    """Counted from the settings; clients hold equal shares, and batteries do not run empty.
 
     >>> from fedstill.runtime.assemble import make_experiment
     >>> made = make_experiment({"method": "fedavg", "clients": 4, "rounds": 2, "training": {"epochs": 3, "batch": 10}})
     >>> load_of(made, train=100, test=50, personal=False)
-    Load(steps=72.0, clients=8.0, samples=100.0, test=50, batches=24.0)
+    Load(steps=72.0, clients=8.0, samples=100.0, test=50, batches=24.0, rounds=2)
     """
     training = experiment.training
-    held = train * (1 - experiment.validation) / experiment.clients
+    held = held_samples(experiment, train)
     cohort = experiment.participation.settings.cohort(experiment.clients)  # type: ignore[attr-defined]
-    in_rounds = float(cohort * experiment.rounds)
+    computed = experiment.dropout.settings.computed()  # type: ignore[attr-defined]
+    in_rounds = cohort * experiment.rounds * computed
     batches = in_rounds * max(1, ceil(held / training.batch))
     models = 1 + (experiment.clients if personal else 0)
     evaluated = -(-experiment.rounds // experiment.evaluate_every)
-    return Load(batches * training.epochs, in_rounds, float(evaluated * models * test), test, batches)
+    samples = evaluated * models * (test + train * experiment.validation)
+    return Load(batches * training.epochs, in_rounds, samples, test, batches, experiment.rounds)

@@ -31,10 +31,10 @@ class StudyEstimate:
         return f"estimate: {core_time(sum(known))}{memory}{beside}"
 
 
-def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int], None] | None = None) -> StudyEstimate:
+def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int, int, str], None] | None = None) -> StudyEstimate:
     """The estimate of all runs of a plan whose data is here; steps that were not measured before are, if `measure`.
 
-    `tell` gets the number of kinds of runs that have to be measured, before that is done.
+    Before each kind of runs that has to be measured `tell` gets how many have been, of how many, and its name.
     """
     kinds: dict[str, list[Job]] = {}
     for job in plan.jobs:
@@ -43,9 +43,9 @@ def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int], None] | No
     costs: dict[str, StepCost | None] = {kind: _cost(plan, jobs[0], cached_cost) for kind, jobs in kinds.items()}
     unmeasured = [kind for kind, cost in costs.items() if cost is None]
     if measure and may_measure() and unmeasured:
-        if tell is not None:
-            tell(len(unmeasured))
-        for kind in unmeasured:
+        for number, kind in enumerate(unmeasured):
+            if tell is not None:
+                tell(number, len(unmeasured), _name(kinds[kind][0]))
             costs[kind] = _cost(plan, kinds[kind][0], measured_cost)
     together: dict[str, int] = {}
     for job in plan.jobs:
@@ -60,6 +60,12 @@ def estimate_of(plan: StudyPlan, measure: bool, tell: Callable[[int], None] | No
         made.seconds[job] = _seconds(plan, job, cost, teacher, together[job.lesson])
         made.memory = max(made.memory, cost.memory)
     return made
+
+
+def _name(job: Job) -> str:
+    """What is measured, in words."""
+    objective = job.experiment.objective
+    return job.method if objective is None else f"{objective.name} {job.experiment.model} {job.experiment.data}"
 
 
 def _kind(job: Job) -> str:
