@@ -370,7 +370,8 @@ def forensic_topics() -> set[str]:
     impossible = replace(evidence({"a": [60]}, counts=(20, 20)), edited=("a",), settings={"stale": "1 of 2 runs."})
     impossible = replace(impossible, teachers=(*impossible.teachers, odd))
     itself = evidence(low, {(name, "o"): values for name, values in low.items()}, counts=counts)
-    return set().union(*map(topics, (copied, harmed, fixed, repeated, impossible, itself)))
+    level = evidence({"b": [60], "c": [70], "d": [80]}, {("b", "o"): [57], ("c", "o"): [56], ("d", "o"): [57]})
+    return set().union(*map(topics, (copied, harmed, fixed, repeated, impossible, itself, level)))
 
 
 def verdict(*severities: str) -> Audit:

@@ -12,6 +12,7 @@ import pytest
 
 import fedstill
 from fedstill.core.errors import InputError
+from fedstill.runtime import digests as run_digests
 from fedstill.runtime.digests import changed_fields, field_digests, leaves
 from fedstill.runtime.run_verification import verify_run
 
@@ -96,8 +97,12 @@ def test_a_missing_file_is_named(run: Path, file: str) -> None:
 
 
 def test_numbers_are_compared_where_there_are_no_digests(run: Path) -> None:
-    """As in runs of earlier versions; a forger who deletes them is still found out where numbers contradict."""
+    """A forger who deletes them is found out by that, and where numbers contradict; earlier versions kept none."""
     (run / "digests.json").unlink()
+    assert [(one.file, one.says) for one in verify_run(run).contradictions] == [
+        ("digests.json", "it is missing or damaged")
+    ]
+    edit(run / "config.json", lambda c: c.update(format=3))
     assert verify_run(run).ok
     edit(run / "result.json", lambda c: c["accuracy"].update(last=0.99))
     found = verify_run(run)
@@ -144,16 +149,16 @@ def test_a_run_is_repeated_to_the_same_bits_or_found_out(run: Path) -> None:
     assert found.ok
     assert found.notes[-1].endswith("was repeated, to the same bits")
     edit(run / "config.json", lambda c: c.update(cpu="another kind"))
-    (run / "digests.json").unlink()
+    run_digests.save(run, json.loads((run / "result.json").read_text()))
     (found,) = fedstill.verify(run, rerun=1)
     assert "was not repeated, which was made on another kind of processor (another kind)" in found.notes[-1]
 
 
 def test_a_forged_run_is_found_out_by_repeating_it(run: Path) -> None:
-    """Whoever edits every number and deletes the digests is not noticed otherwise."""
+    """Whoever edits every number and writes new digests is not noticed otherwise."""
     predictions = json.loads((run / "predictions.json").read_text())
     edit(run / "predictions.json", lambda c: c.update(last=c["labels"]))
-    for path in (*run.glob("checkpoint*"), run / "digests.json"):
+    for path in run.glob("checkpoint*"):
         path.unlink()
     edit(run / "journal.jsonl", lambda c: c[1]["evaluation"]["test"].update(accuracy=1.0))
     for which, number in json.loads((run / "result.json").read_text())["round_of"].items():
@@ -161,6 +166,7 @@ def test_a_forged_run_is_found_out_by_repeating_it(run: Path) -> None:
             edit(run / "result.json", lambda c, which=which: c["accuracy"].update({which: 1.0}))  # type: ignore[misc]
             edit(run / "predictions.json", lambda c, which=which: c.update({which: c["labels"]}))  # type: ignore[misc]
     assert predictions["last"] != predictions["labels"]
+    run_digests.save(run, json.loads((run / "result.json").read_text()))
     assert verify_run(run).contradictions == ()
     (found,) = fedstill.verify(run, rerun=1)
     assert [(one.file, one.field) for one in found.contradictions] == [("journal.jsonl", "")]

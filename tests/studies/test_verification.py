@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,29 @@ def test_an_edited_value_is_named(folder: Path, tmp_path: Path, name: str) -> No
         lambda c: c["made"][0]["parts"].update(kernel=99),
         lambda c: c.update(command="fedstill study another"),
         lambda c: c["axes"]["seed"].update({"1": 7}),
+        lambda c: c["runs"].pop(),
+        lambda c: c["runs"].append(c["runs"][0]),
+        lambda c: c["failures"].append(["fedavg", "3", "it broke off"]),
     ],
 )
 def test_what_stands_beside_the_runs_is_named_too(folder: Path, tmp_path: Path, change: Any) -> None:
     with pytest.raises(InputError, match="is not what was written"):
         load_results(edited(folder, tmp_path, change))
+
+
+def test_a_row_whose_run_is_not_what_it_was_is_named(folder: Path, tmp_path: Path) -> None:
+    """Neither a run without its result, nor one whose configuration was edited, ends the check of the others."""
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    first, second, *_ = sorted(path.parent for path in runs.glob("*/config.json"))
+    (first / "result.json").unlink()
+    config = json.loads((second / "config.json").read_text())
+    config["experiment"]["rounds"] = 9
+    (second / "config.json").write_text(json.dumps(config))
+    (found,) = fedstill.verify(folder / "results.json", runs=runs)
+    told = "\n".join(map(str, found.contradictions))
+    assert f"its run {first.name} has no result" in told
+    assert f"{second.name}/config.json: experiment.rounds: it is not what the run wrote" in told
 
 
 def test_labels_that_were_exchanged_are_noticed(folder: Path, tmp_path: Path) -> None:

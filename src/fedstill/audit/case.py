@@ -52,6 +52,16 @@ class Case:
         """Pairs that masking can be looked for in: their objective reads labels, and they have a control."""
         return [pair for pair in self.pairs if pair.word in JUDGED and self.reads_labels(pair)]
 
+    @property
+    def masked_by_pattern(self) -> list[ObjectiveVerdict]:
+        """Objectives that show the pattern, and have no control with an interval that would say it better."""
+        judged = {
+            pair.objective
+            for pair in self.pairs
+            if pair.word in JUDGED and (has_interval(pair) or self.book.own_control((pair.teacher, pair.objective)))
+        }
+        return [one for one in self.objectives if one.pattern == "masked by pattern" and one.objective not in judged]
+
     def surely(self, pairs: Sequence[PairVerdict], gain: bool = False) -> list[PairVerdict]:
         """Of these pairs, those masked (or with a gain that is not 0) after Holm's correction for their number."""
         tails = [_tail(pair.gain_interval, pair.gain, 0.0, 2) if gain else self._masking_tail(pair) for pair in pairs]
@@ -94,6 +104,11 @@ class Case:
         top = leaders([pair for pair in self.pairs if pair.recovery is not None])
         fallen = [pair for pair in top if pair.teacher in self.collapsed]
         return top, fallen if len(self.pairs) > LEADERS else []
+
+
+def has_interval(pair: PairVerdict) -> bool:
+    """Whether something is known of how exact the masking is."""
+    return pair.interval is not None and pair.interval.how != "none"
 
 
 def _tail(interval: Interval | None, value: float | None, limit: float, sides: int) -> float:

@@ -18,6 +18,7 @@ TOPICS = {  # by name of a finding, what it says
     "identical-seeds": "two seeds are one run",
     "one-checkpoint": "all seeds share one teacher",
     "masked": "labels hide what a teacher is worth",
+    "flat-students": "students hardly depend on their teachers",
     "recovery": "students far above teachers that do not explain them",
     "labels-alone": "students without a gain over labels alone",
     "harmful-teacher": "students worse than with labels alone",

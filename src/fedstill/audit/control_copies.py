@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
+from math import exp, factorial, log
 from statistics import fmean
 from typing import Literal, TypeVar
 
@@ -25,6 +26,7 @@ from fedstill.audit.ties import (
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import count, points, share
 
+MOST_ORDERS = 600.0  # logarithm of a number that can still be computed with
 _MOST_SEEDS = 4  # of which every order is tried
 
 K = TypeVar("K", bound=Hashable)
@@ -40,6 +42,7 @@ class ControlGroup:
     name: str  # empty: everything together
     students: StudentCells
     controls: StudentCells
+    orders: float = 1.0  # of seeds that could have been tried instead
 
 
 def copied_controls(case: Case) -> Iterator[Finding]:
@@ -78,7 +81,7 @@ def _example(group: ControlGroup, how: ScoreAgreement, noise: TrainingNoise) -> 
 
 def _copies(group: ControlGroup, noise: TrainingNoise, comparisons: int) -> ScoreAgreement | None:
     own = group.kind in ("own", "row")
-    how = agreement(group.students, group.controls, noise, comparisons)
+    how = agreement(group.students, group.controls, noise, comparisons * group.orders)
     if how is not None:
         # Somebody who exchanges results does not change them as well.
         return how if how.exact or own else None
@@ -110,9 +113,28 @@ def _control_groups(case: Case) -> Iterator[ControlGroup]:
     for name in names:
         for order in orders_of_seeds(by_objective[name])[1:]:
             yield ControlGroup("seeds", f"{name}, seeds exchanged", _exchanged(by_objective[name], order), free)
+        own = {key: score for key, score in free.items() if key in by_objective[name]}
+        for order in orders_by_rank(own, by_objective[name]):
+            students = _exchanged(by_objective[name], order)
+            yield ControlGroup("seeds", f"{name}, seeds exchanged", students, own, factorial(len(order)))
+        yield _sorted_within_cells(name, by_objective[name], own)
     for name, other in permutations(by_teacher, 2):
         students = {(other, *key[1:]): score for key, score in by_teacher[name].items()}
         yield ControlGroup("teachers", f"{name} (with labels) and {other} (without)", students, free)
+
+
+def _sorted_within_cells(name: str, labelled: StudentCells, free: StudentCells) -> ControlGroup:
+    """Seeds in the order of their accuracies: copies whose seeds were exchanged in every cell in another way."""
+    sides = []
+    for cells in (labelled, free):
+        by_pair: dict[tuple[str, str], list[Score]] = {}
+        for (teacher, objective, _), score in cells.items():
+            by_pair.setdefault((teacher, objective), []).append(score)
+        ranked = {pair: sorted(scores, key=lambda one: one.accuracy) for pair, scores in by_pair.items()}
+        sides.append({(*pair, str(place)): one for pair, scores in ranked.items() for place, one in enumerate(scores)})
+    seeds = [sum(key[:2] == pair for key in sides[0]) for pair in dict.fromkeys(key[:2] for key in sides[0])]
+    orders = exp(min(sum(log(factorial(number)) for number in seeds), MOST_ORDERS))
+    return ControlGroup("seeds", f"{name}, seeds exchanged", sides[0], sides[1], orders)
 
 
 def _exchanged(cells: StudentCells, order: Mapping[Seed, Seed]) -> StudentCells:

@@ -14,6 +14,7 @@ from fedstill.audit.phrases import named
 from fedstill.audit.ties import (
     CLOSE,
     EXACTLY,
+    NEARLY,
     TELLING,
     ScoreAgreement,
     TrainingNoise,
@@ -23,6 +24,7 @@ from fedstill.audit.ties import (
     noise_between_trainings,
     noise_of_siblings,
     shifted_agreement,
+    tail,
     tie_chance,
     variance,
 )
@@ -30,6 +32,8 @@ from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import capital, listed, share
 
 PERHAPS = 1e-2  # chance below which equal rows are named, as a doubt
+LEAST_OF_CONTROLS = 12  # label-free students with their teachers' accuracies: good ones often agree
+OFTEN = 0.8  # of other teachers' seeds agree no more often than what is held against a teacher's seeds
 BY_CHANCE = 0.005  # below this, teachers that score the same in all seeds are one checkpoint
 
 Cells = dict[Hashable, Score]
@@ -48,29 +52,36 @@ def copy_findings(case: Case) -> Iterator[Finding]:
 
 
 def _copied_teachers(case: Case) -> Iterator[Finding]:
-    """Students with labels whose accuracies are their teachers', since the teacher was evaluated in their place.
+    """Students whose accuracies are their teachers', since the teacher was evaluated in their place.
 
-    Label-free students are left out: the better they learn, the more they agree with their teacher.
+    The better label-free students learn, the more they agree with their teacher; exactly, and everywhere, they do not.
     """
-    book, noise = case.book, noise_between_trainings(case.book)
+    book = case.book
     teachers: Cells = {(name, seed): one for name in book.teachers for seed, one in book.teacher_scores(name).items()}
     reading = [name for name in book.objectives if book.weight(name) != 0]
-    found: dict[str, ScoreAgreement] = {}
-    for objective in reading:
-        taught = [pair for pair in book.pairs if pair[1] == objective]
-        students: Cells = {(pair[0], seed): one for pair in taught for seed, one in book.labelled_scores(pair).items()}
-        how = agreement(_informative(case, students), teachers, noise, len(reading))
-        if how is not None and how.exact:
-            found[objective] = how
-    if found:
-        yield Finding(
-            "serious",
-            "copied-teacher",
-            "Students' accuracies are those of their teachers",
-            f"{named(list(found))}: {agreement_told(next(iter(found.values())))} of students with labels and teachers,"
-            " seed by seed. A student that was trained would differ.",
-            "Check which model was evaluated: it seems to be the teacher.",
-        )
+    for free, noise in ((False, noise_between_trainings(book)), (True, noise_of_siblings(book))):
+        found: dict[str, ScoreAgreement] = {}
+        for objective in reading:
+            students = _of_objective(case, objective, free)
+            how = agreement(students, teachers, noise, len(reading), NEARLY if free else EXACTLY)
+            if how is not None and how.exact and (not free or how.agreeing >= LEAST_OF_CONTROLS):
+                found[objective] = how
+        if found:
+            which = "without labels" if free else "with labels"
+            yield Finding(
+                "warning" if free else "serious",
+                "copied-teacher",
+                f"{'Label-free controls' if free else 'Students'} have the accuracies of their teachers",
+                f"{named(list(found))}: {agreement_told(next(iter(found.values())))} of students {which} and teachers,"
+                " seed by seed. A student that was trained would differ.",
+                "Check which model was evaluated: it seems to be the teacher.",
+            )
+
+
+def _of_objective(case: Case, objective: str, free: bool) -> Cells:
+    side = case.book.free_scores if free else case.book.labelled_scores
+    pairs = [pair for pair in case.book.pairs if pair[1] == objective and not (free and case.book.own_control(pair))]
+    return _informative(case, {(pair[0], seed): one for pair in pairs for seed, one in side(pair).items()})
 
 
 def _teacher_cells(case: Case) -> dict[str, list[Cells]]:
@@ -100,19 +111,7 @@ def _is_flat(case: Case, teacher: str) -> bool:
 
 
 def _objective_cells(case: Case) -> dict[str, list[Cells]]:
-    book = case.book
-    found: dict[str, list[Cells]] = {}
-    for name in book.objectives:
-        pairs = [pair for pair in book.pairs if pair[1] == name]
-        labelled: Cells = {(pair[0], seed): one for pair in pairs for seed, one in book.labelled_scores(pair).items()}
-        free: Cells = {
-            (pair[0], seed): one
-            for pair in pairs
-            if not book.own_control(pair)
-            for seed, one in book.free_scores(pair).items()
-        }
-        found[name] = [_informative(case, cells) for cells in (labelled, free)]
-    return found
+    return {name: [_of_objective(case, name, free) for free in (False, True)] for name in case.book.objectives}
 
 
 def _informative(case: Case, cells: Mapping[Hashable, Score]) -> Cells:
@@ -207,8 +206,12 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
             return (free is None or key[2] is free) and (teacher is None or key[0] == teacher)
 
         some = {seed: {key: one for key, one in scores.items() if belongs(key)} for seed, scores in cells.items()}
-        agreements = {f"{_seeds_named(group)}{of}": _one_run(some, group, noise, number) for group in groups}
-        return {name: how for name, how in agreements.items() if how is not None}
+        agreements = {group: _one_run(some, group, noise, number) for group in groups}
+        return {
+            f"{_seeds_named(group)}{of}": how
+            for group, how in agreements.items()
+            if how is not None and (teacher is None or _is_rare(cells, how, teacher, number))
+        }
 
     found = search()
     if not found:
@@ -227,6 +230,18 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
             "Count them once: deviations and intervals over seeds are too small. Check that the seed reaches the"
             " training.",
         )
+
+
+def _is_rare(cells: Mapping[Seed, SeedCells], how: ScoreAgreement, teacher: str, comparisons: int) -> bool:
+    """Whether seeds of other teachers agree so rarely that this is no accident, whatever is assumed of trainings."""
+    rates = []
+    for one, other in combinations(cells.values(), 2):
+        by_teacher: dict[str, list[bool]] = {}
+        for key in one.keys() & other.keys():
+            by_teacher.setdefault(key[0], []).append(one[key].accuracy == other[key].accuracy)
+        rates += [(sum(same) + 1) / (len(same) + 2) for name, same in by_teacher.items() if name != teacher]
+    usual = sorted(rates)[int(OFTEN * len(rates))] if rates else 0.0
+    return tail(how.agreeing, how.of, usual) * comparisons < EXACTLY
 
 
 def _seeds_named(group: Sequence[Seed]) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean, variance
 
 from fedstill.audit.case import Case
+from fedstill.audit.objectives import LOST
 from fedstill.audit.phrases import NAMED
 from fedstill.audit.statistics import FEWEST_POINTS, correlation, r_interval, seed_noise
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import count, points
 
 HIGH = 0.8  # r from which on somebody will read it as following
-LOST = 0.6  # r without one teacher below which that teacher carried it
+CARRIES = 0.85  # of the largest part of the teachers' sum of squares that one can have: far from all others
 UNLIKE = 0.01  # level of the F test by which teachers differ more than their seeds
 
 
@@ -95,7 +96,11 @@ def _leverage(case: Case) -> Iterator[Finding]:
 
 
 def carried_by(taught: Mapping[str, float], reached: Mapping[str, float]) -> tuple[str, float, float, int] | None:
-    """The teacher without which a high correlation is lost, r with and without it, and the number of teachers."""
+    """The teacher without which a high correlation is lost, r with and without it, and the number of teachers.
+
+    Of teachers that are spread evenly any one may change r by accident: the one that is left out must be far from the
+    others.
+    """
     names = [name for name in reached if name in taught]
     whole = correlation([taught[name] for name in names], [reached[name] for name in names])
     if whole is None or whole < HIGH or len(names) < FEWEST_POINTS:
@@ -106,4 +111,8 @@ def carried_by(taught: Mapping[str, float], reached: Mapping[str, float]) -> tup
         without = correlation([taught[other] for other in others], [reached[other] for other in others])
         left[name] = 0.0 if without is None else without
     weakest = min(left, key=lambda name: left[name])
+    middle = fmean(taught[name] for name in names)
+    squares = {name: (taught[name] - middle) ** 2 for name in names}
+    if squares[weakest] < CARRIES * (1 - 1 / len(names)) * sum(squares.values()):
+        return None
     return (weakest, whole, left[weakest], len(names)) if left[weakest] < LOST else None

@@ -7,6 +7,7 @@ from functools import cached_property
 from statistics import fmean, variance
 
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
+from fedstill.audit.sample_counts import least_samples
 
 Pair = tuple[str, str]  # teacher, objective
 TINY = 1e-6  # study files round accuracies to so much
@@ -55,6 +56,11 @@ class Book:
         if max(counts, default=0) > 1:  # one of each says that classes are equal, and nothing of their size
             return sum(counts)
         return max((len(score.correct) for score in self.every_score()), default=0)
+
+    @cached_property
+    def least_samples(self) -> int:
+        """The same; where it is not known, the least that the printed accuracies allow."""
+        return self.samples or least_samples(self.every_score())
 
     def every_score(self) -> Iterable[Score]:
         """Those of teachers and students; labels-only students aside."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
+from fedstill.audit.model_selection import chosen_on_test
 from fedstill.audit.table_units import Unit, WrittenAccuracy, scale_of
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError
@@ -29,10 +30,17 @@ OPTIONAL = (
     "selection",
     "student",
 )
+OTHER_NAMES = {  # of columns, as people write them
+    "labels_only": "labels_only_accuracy",
+    "label_only_accuracy": "labels_only_accuracy",
+    "free": "free_accuracy",
+    "label_free": "free_accuracy",
+    "label_free_accuracy": "free_accuracy",
+    "student_accuracy": "accuracy",
+}
 TEACHERS_ALONE = ("teacher", "seed", "teacher_accuracy")
 ACCURACIES = ("accuracy", *OPTIONAL[:3])
 NUMBERS = (*ACCURACIES, "hard_label_weight", "test_size")
-MOST = ("best", "oracle", "max", "peak", "highest", "top")  # of a run's models
 NON_FINITE = "non-finite"
 TABLES = (".csv", ".tsv", ".txt")
 _PERCENT = re.compile(r"[\s_]*(%|\(\s*%\s*\)|\[\s*%\s*\])$")  # after the name of a column
@@ -146,7 +154,7 @@ def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: 
         class_counts=tuple(class_counts),
         settings={**settings, **({"columns left alone": ", ".join(ignored)} if ignored else {})},
         test_size=samples,
-        chosen_on_test=tuple(_place(row) for row in rows if _on_test(row.selection)),
+        chosen_on_test=tuple(_place(row) for row in rows if chosen_on_test(row.selection)),
         precision=0.5 * 10.0 ** -max((one.digits for one in written), default=0) / scale,
     )
 
@@ -162,20 +170,6 @@ def _place(row: EvidenceRow) -> str:
     """A row as a sentence names it."""
     return (
         f"{row.teacher} with {row.objective}, seed {row.seed}" if row.objective else f"{row.teacher}, seed {row.seed}"
-    )
-
-
-def _on_test(selection: str) -> bool:
-    """Whether the reported model was chosen by its test accuracy: `best`, `test`, `best epoch on test`.
-
-    >>> [_on_test(text) for text in ("best", "best (test)", "last", "best on validation", "")]
-    [True, True, False, False, False]
-    """
-    said = selection.lower()
-    return (
-        "val" not in said
-        and "dev" not in said
-        and ("test" in said or said.startswith(("best", "oracle", "max", "peak", "highest", "top")))
     )
 
 
@@ -225,6 +219,7 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
         raise InputError(f"the table {path} is empty: its first line names the columns {', '.join(NEEDED)}")
     written = [field.strip().lower() for field in first[1]]
     bare = [_spelt(_PERCENT.sub("", name)) for name in written]
+    bare = [name if OTHER_NAMES.get(name, name) in bare else OTHER_NAMES.get(name, name) for name in bare]
     if "method" in bare and not {"teacher", "objective"} & set(bare):
         federated = {"method": "teacher", "accuracy": "teacher_accuracy"}
         bare = [federated.get(name, name) for name in bare]

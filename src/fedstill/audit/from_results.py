@@ -101,12 +101,15 @@ class _Reader:
     def _edited(self) -> Iterator[str]:
         """Figures that are not those of their runs, where the runs are here, and what contradicts itself in these."""
         rows = [
-            (cell, results.runs[cell]) for results, cells in self._stages() for cell in cells if cell in results.runs
+            (cell, results.runs[cell], results.pupils.get(cell))
+            for results, cells in self._stages()
+            for cell in cells
+            if cell in results.runs
         ]
-        for cell, row in rows:
+        for cell, row, pupil in rows:
             run = self._run(row)
-            if run is not None and run.finished:
-                figures = row_contradictions(Path(self.results.study), cell, row, run)
+            if run is not None:
+                figures = row_contradictions(Path(self.results.study), cell, row, run, pupil)
                 yield from (f"{one.field}: {one.says}" for one in figures)
                 yield from contradictions_of(run)
 

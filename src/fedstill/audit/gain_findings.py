@@ -14,13 +14,14 @@ from fedstill.audit.evidence_lookup import Pair
 from fedstill.audit.phrases import NAMED, called, named, part
 from fedstill.audit.statistics import item_variance, over_both, t_quantile
 from fedstill.audit.teacher_verdicts import FAR
-from fedstill.audit.ties import ScoreAgreement, agreement, noise_of_siblings, samples_or_least
+from fedstill.audit.ties import ScoreAgreement, agreement, noise_of_siblings
 from fedstill.audit.verdicts import Finding, Interval, PairVerdict
 from fedstill.core.numbers import capital, share
 
 NOTHING = 0.2  # of the threshold: a gain below this is none
 SMALL = 0.6  # of the threshold: a gain that cannot be larger is as good as none
 HARMLESS = 0.005  # probability that any student of a table loses so much without harm
+KINDS_OF_GROUPS = 3  # all pairs, those of an objective, those of a teacher
 SEEDS_VARY = 0.3  # of the threshold: standard deviation of seeds, where there is only one
 
 
@@ -124,7 +125,7 @@ def _shows_no_gain(case: Case, pair: PairVerdict, spread: GainNoise) -> bool:
 
 def _error(case: Case, pair: PairVerdict, spread: GainNoise) -> tuple[float, float]:
     """The standard error of a gain over seeds and over test samples, and its degrees of freedom."""
-    samples = samples_or_least(case.book)
+    samples = case.book.least_samples
     by_sample = item_variance(pair.labelled or 0.0, (pair.labelled or 0.0) - (pair.gain or 0.0), samples)
     return over_both(spread.variance / max(pair.seeds, 1), spread.freedom + 1, by_sample, samples)
 
@@ -160,7 +161,8 @@ def _are_alone(case: Case, pairs: Sequence[Pair], comparisons: int) -> ScoreAgre
 def _harmful(case: Case, spread: GainNoise) -> Iterator[Finding]:
     """Below the labels-only student by more than seeds and test samples explain."""
     known = [pair for pair in case.pairs if pair.gain is not None and case.reads_labels(pair)]
-    found = [pair for pair in known if _is_harmed(case, pair, spread, len(known))]
+    together = {id(pair) for pair in _harmed_together(case, known, spread)}
+    found = [pair for pair in known if id(pair) in together or _is_harmed(case, pair, spread, len(known))]
     if not found:
         return
     found.sort(key=lambda pair: pair.gain or 0.0)
@@ -180,6 +182,35 @@ def _harmful(case: Case, spread: GainNoise) -> Iterator[Finding]:
             else "Distillation costs accuracy here: look at the weight of the teacher's term and at the temperature."
         ),
     )
+
+
+def _harmed_together(case: Case, known: Sequence[PairVerdict], spread: GainNoise) -> Iterator[PairVerdict]:
+    """Pairs of which one says too little, while all of an objective, of a teacher or of the table lose."""
+    kinds: tuple[Callable[[PairVerdict], str], ...] = (
+        lambda pair: "",
+        lambda pair: pair.objective,
+        lambda pair: pair.teacher,
+    )
+    for which in kinds:
+        groups: dict[str, list[PairVerdict]] = {}
+        for pair in known:
+            groups.setdefault(which(pair), []).append(pair)
+        several = [pairs for pairs in groups.values() if len(pairs) > 1]
+        for pairs in several:
+            if _loses(case, pairs, spread, KINDS_OF_GROUPS * len(several)):
+                yield from (pair for pair in pairs if (pair.gain or 0.0) < -NOTHING * case.delta)
+
+
+def _loses(case: Case, pairs: Sequence[PairVerdict], spread: GainNoise, comparisons: int) -> bool:
+    """Whether the mean gain of these pairs is below 0. Of its variance over seeds half, the labels-only student's, is
+    common to all pairs, and half is their own."""
+    gain = fmean(pair.gain or 0.0 for pair in pairs)
+    level = fmean(pair.labelled or 0.0 for pair in pairs)
+    seeds = min(pair.seeds for pair in pairs)
+    by_sample = item_variance(level, level - gain, case.book.least_samples)
+    by_seed = spread.variance * (1 + 1 / len(pairs)) / 2
+    error, freedom = over_both(by_seed / max(seeds, 1), spread.freedom + 1, by_sample, case.book.least_samples)
+    return gain < -max(NOTHING * case.delta, error * t_quantile(1 - HARMLESS / comparisons, freedom))
 
 
 def _is_harmed(case: Case, pair: PairVerdict, spread: GainNoise, comparisons: int) -> bool:

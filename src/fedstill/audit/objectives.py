@@ -13,6 +13,9 @@ from fedstill.audit.statistics import FEWEST_POINTS, correlation, r_interval
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, PatternWord
 
 TRACKS = 0.9  # r from which on students are said to follow their teachers
+LOST = 0.6  # r below which students are not said to follow
+LEVEL_STUDENTS = 0.1  # of the teachers' range: students that range over less are level, whatever r is
+FEWEST_TO_FOLLOW = 3  # teachers
 WIDE = 3  # teachers must range over more than so many times the threshold before a pattern is read
 
 Means = Mapping[str, float]  # by teacher
@@ -83,6 +86,21 @@ def pattern(taught: Means, reached: Means, delta: float) -> PatternWord:
     together = correlation(theirs, ours) if len(teachers) >= FEWEST_POINTS else None
     follows = together is not None and together >= TRACKS and spread > delta and spread >= wide / 2
     return "tracks its teacher" if follows else "unclear"
+
+
+def depends_on_none(taught: Means, reached: Means, delta: float) -> bool:
+    """Whether students of three teachers or more end within `delta`, and these range over three times as much.
+
+    A small range may still follow the teachers: where students are in their order, they do.
+    """
+    teachers = [name for name in reached if name in taught]
+    theirs, ours = [taught[name] for name in teachers], [reached[name] for name in teachers]
+    if len(teachers) < FEWEST_TO_FOLLOW or max(ours) - min(ours) > delta + ROUNDING:
+        return False
+    wide = max(theirs) - min(theirs)
+    together = correlation(theirs, ours)
+    flat = max(ours) - min(ours) <= LEVEL_STUDENTS * wide
+    return wide > WIDE * delta + ROUNDING and (flat or together is None or together < LOST)
 
 
 def _together(taught: Means, reached: Means, delta: float) -> float | None:

@@ -14,6 +14,8 @@ FAR_OUT = 6.0  # times the upper quartile of the other cells' standard deviation
 CARRYING = 0.75  # of these distances suffices where the first of a ranking is first by this seed alone
 FAR_OUT_OF_FEW = 8.0  # times the largest of them, where few other cells say how much seeds vary
 FEW_CELLS = 4
+LESS_STABLE = 2.0  # times the spread of other objectives
+FAR_OF_TWO = 1.5  # times the threshold from their middle: two seeds that are closer need not have failed
 ALONE = 3.0  # times the threshold from all other seeds, where there are no other cells
 # The expected range of so many draws from a normal distribution, in standard deviations.
 RANGES = {2: 1.13, 3: 1.69, 4: 2.06, 5: 2.33, 6: 2.53, 7: 2.70, 8: 2.85, 9: 2.97, 10: 3.08}
@@ -43,15 +45,17 @@ def outlying_seeds(book: Book, delta: float) -> list[OutlyingSeed]:
         for name, seed, value, middle, _ in _outlying(book, taught, delta)
     ]
     for free in (False, True):
+        everyone = {
+            pair: {seed: score.accuracy for seed, score in scores.items()}
+            for pair in book.pairs
+            if (scores := _students(book, pair, free))
+        }
         for objective in book.objectives:
-            cells = {
-                teacher: {seed: score.accuracy for seed, score in scores.items()}
-                for teacher, name in book.pairs
-                if name == objective and (scores := _students(book, (teacher, name), free))
-            }
+            cells = {teacher: values for (teacher, name), values in everyone.items() if name == objective}
+            beside = [values for (_, name), values in everyone.items() if name != objective]
             found += [
                 OutlyingSeed(teacher, objective, free, seed, value, middle)
-                for teacher, seed, value, middle, reach in _outlying(book, cells, delta)
+                for teacher, seed, value, middle, reach in _outlying(book, cells, delta, beside)
                 if not _follows(taught.get(teacher, {}), seed, value - middle, reach)
             ]
     return found + _outlying_alone(book, delta)
@@ -90,15 +94,22 @@ def _students(book: Book, pair: Pair, free: bool) -> dict[Seed, Score]:
     return book.labelled_scores(pair)
 
 
-def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator[tuple[str, Seed, float, float, float]]:
-    """Cell, seed, accuracy, the median of the cell, and how far from it a seed may be."""
+def _outlying(
+    book: Book, cells: Mapping[str, Values], delta: float, beside: Sequence[Values] = ()
+) -> Iterator[tuple[str, Seed, float, float, float]]:
+    """Cell, seed, accuracy, the median of the cell, and how far from it a seed may be.
+
+    `beside` are cells of other objectives, which say how much seeds vary where there are few of this one.
+    """
     ranges = {name: spread_of(list(values.values())) for name, values in cells.items() if len(values) > 1}
+    further = [spread_of(list(values.values())) for values in beside if len(values) > 1]
     for name, values in cells.items():
         others = [spread for other, spread in ranges.items() if other != name]
-        if len(values) < 3:
+        enough = len(others) + len(further) >= FEW_CELLS
+        if len(values) < (2 if enough else 3):
             continue
         middle = median(values.values())
-        if len(others) < 2:
+        if len(others) < 2 and not enough:
             yield from (
                 (name, seed, value, middle, ALONE * delta)
                 for seed, value in values.items()
@@ -106,13 +117,33 @@ def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator
             )
             continue
         noise = sqrt(middle * (1 - middle) / book.samples) if book.samples else 0.0
-        few = len(others) < FEW_CELLS
-        usual = max(max(others) if few else quantiles(others, n=4)[2], noise)
-        far = (FAR_OUT_OF_FEW if few else FAR_OUT) * usual
+        far = _far(others, further, noise)
+        if len(values) == 2:  # either may be the one that failed
+            far = max(far, FAR_OF_TWO * delta)
         for seed, value in values.items():
             reach = max(CARRYING * far if _carries(cells, name, seed) else far, delta)
-            if abs(value - middle) > reach:
+            if abs(value - middle) > reach and (len(values) > 2 or _is_farther(cells, name, seed)):
                 yield name, seed, value, middle, reach
+
+
+def _far(others: Sequence[float], further: Sequence[float], noise: float) -> float:
+    """The usual distance of seeds, by the other cells, times what is far beyond it."""
+    if len(others) >= FEW_CELLS:
+        return FAR_OUT * max(quantiles(others, n=4)[2], noise)
+    if len(others) + len(further) < FEW_CELLS:
+        return FAR_OUT_OF_FEW * max(*others, noise)
+    usual = max(quantiles([*others, *further], n=4)[2], noise)
+    if not others:
+        return FAR_OUT * usual
+    own = median(others)  # an objective may be less stable than the others
+    return min(FAR_OUT_OF_FEW * max(*others, noise), FAR_OUT * (own if own > LESS_STABLE * usual else usual))
+
+
+def _is_farther(cells: Mapping[str, Values], name: str, seed: Seed) -> bool:
+    """Of two seeds, whether this one is farther from the usual level of the other cells."""
+    levels = [fmean(values.values()) for other, values in cells.items() if values and other != name]
+    usual = median(levels) if levels else max(cells[name].values())
+    return all(abs(cells[name][seed] - usual) >= abs(value - usual) for value in cells[name].values())
 
 
 def _carries(cells: Mapping[str, Values], name: str, seed: Seed) -> bool:

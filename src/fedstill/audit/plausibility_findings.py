@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, floor
+from math import floor
 
 from fedstill.audit.case import Case
 from fedstill.audit.evidence import Score
 from fedstill.audit.phrases import NAMED, named, part
+from fedstill.audit.sample_counts import is_possible
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import capital
 
-SINGLE_PRECISION = 5e-7  # how far a share computed with 32 bits may be off
 MEANS = ("mean", "avg", "average", "all", "overall", "mean over seeds")  # seeds that are no single run
 
 
@@ -80,19 +80,6 @@ def _printed(case: Case) -> Iterator[PrintedScore]:
     for place, seed, score in found:
         if score is not None and score.unit and seed.lower() not in MEANS:
             yield PrintedScore(place, score)
-
-
-def is_possible(score: Score, samples: int) -> bool:
-    """Whether some k/n is printed like this, be it rounded or cut off.
-
-    >>> is_possible(Score(0.9125, unit=0.0001), 80), is_possible(Score(0.9190, unit=0.0001), 80)
-    (True, False)
-    >>> is_possible(Score(0.6666, unit=0.0001), 3), is_possible(Score(0.6667, unit=0.0001), 3)
-    (True, True)
-    """
-    low = score.accuracy - max(score.unit / 2, SINGLE_PRECISION)
-    high = score.accuracy + max(score.unit, SINGLE_PRECISION)
-    return floor(high * samples + 1e-9) >= ceil(low * samples - 1e-9)
 
 
 def _as_printed(score: Score) -> str:

@@ -100,7 +100,7 @@ def _carried(case: Case, found: Sequence[OutlyingSeed]) -> str:
 def _missing(case: Case) -> Iterator[Finding]:
     """Students without a result, and results that have fewer seeds than others, or other ones."""
     lost = [one for one in case.book.evidence.students if one.score is None and one.missing != NOT_ASSESSABLE]
-    unequal = _unequal(case)
+    unequal, bare = _unequal(case), _uncontrolled(case)
     told = []
     if lost:
         reasons = list(dict.fromkeys(one.missing or "no reason given" for one in lost))
@@ -108,11 +108,15 @@ def _missing(case: Case) -> Iterator[Finding]:
         told.append(f"{count(len(lost), 'student')}: {named(places)} ({named(reasons, 2)})")
     if unequal:
         told.append(f"seeds are not the same in {count(len(unequal), 'case')}: {named(unequal)}")
+    if bare:
+        told.append(
+            f"{count(len(bare), 'label-free control')} of objectives that have one with other teachers: {named(bare)}"
+        )
     if told:
         yield Finding(
             "warning",
             "missing",
-            "Some students are missing" if lost else "Results do not have the same seeds",
+            "Some students are missing" if lost or bare else "Results do not have the same seeds",
             f"{capital('; '.join(told))}.",
             "Means are over those that are there; run the others before comparing, or compare the seeds that all have.",
         )
@@ -153,3 +157,11 @@ def _holes(case: Case) -> list[str]:
     return [
         f"{teacher} with {objective} (not there)" for teacher, objective in grid if (teacher, objective) not in pairs
     ]
+
+
+def _uncontrolled(case: Case) -> list[str]:
+    """Pairs without a control, where other teachers of the same objective have one."""
+    pairs, controlled = case.book.pairs, set(case.book.free)
+    objectives = {objective for _, objective in controlled}
+    lost = [pair for pair in pairs if pair[1] in objectives and pair not in controlled]
+    return [f"{teacher} with {objective}" for teacher, objective in lost]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from fedstill.audit.case import JUDGED, LEADERS, Case
-from fedstill.audit.objectives import pattern
+from fedstill.audit.case import LEADERS, Case
+from fedstill.audit.objectives import depends_on_none, pattern
 from fedstill.audit.phrases import NAMED, among_best, be, called, named, part
 from fedstill.audit.teacher_verdicts import FAR, accuracy_interval
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, ObjectiveVerdict, PairVerdict
 from fedstill.core.numbers import capital, count, points, share
 
+SURE = 3.0  # standard errors by which a single label-free student must be above its teacher
+OFTEN = 0.2  # of the pairs: so many are not there by accident
 WITHOUT_LABELS = "Report students that were distilled without labels (`labels: no-ce` or `withhold`)"
 
 
 def student_findings(case: Case) -> Iterator[Finding]:
     yield from _masked(case)
     yield from _masked_by_pattern(case)
+    yield from _flat(case)
     yield from _recovered(case)
     yield from _crowned(case)
     yield from _too_good(case)
@@ -51,8 +54,7 @@ def _corrected(sure: int, comparisons: int) -> str:
 
 def _masked_by_pattern(case: Case) -> Iterator[Finding]:
     """Only where no control could say it better."""
-    judged = {pair.objective for pair in case.pairs if pair.word in JUDGED}
-    flat = [one for one in case.objectives if one.pattern == "masked by pattern" and one.objective not in judged]
+    flat = case.masked_by_pattern
     if flat:
         widest = max(flat_range(one) for one in flat)
         failed = " Single seeds that failed are left out." if any(one.steady_range for one in flat) else ""
@@ -62,7 +64,41 @@ def _masked_by_pattern(case: Case) -> Iterator[Finding]:
             "Students do not depend on their teachers",
             f"With {named([one.objective for one in flat], 10)} students of all teachers end within {points(widest)} of"
             f" each other, far above teachers that differ by much more.{failed}",
-            f"{WITHOUT_LABELS}: this table has no such control, so the pattern is all there is.",
+            f"{WITHOUT_LABELS}: {_controls_lack(case, flat)}, so the pattern is all there is.",
+        )
+
+
+def _controls_lack(case: Case, flat: Sequence[ObjectiveVerdict]) -> str:
+    """Why no control says it."""
+    names = {one.objective for one in flat}
+    if any(pair.objective in names and pair.free is not None for pair in case.pairs):
+        return "seeds are too few for an interval of its controls, and the number of test samples is not known"
+    return "this table has no such control"
+
+
+def _flat(case: Case) -> Iterator[Finding]:
+    """Students that do not follow their teachers, although nothing shows that labels hide these."""
+    taught = {name: mean for name in case.book.teachers if (mean := case.book.teacher_mean(name)) is not None}
+    flat = []
+    for one in case.objectives:
+        reached = {
+            pair.teacher: pair.labelled
+            for pair in case.pairs
+            if pair.objective == one.objective and pair.labelled is not None
+        }
+        if one.pattern == "unclear" and depends_on_none(taught, reached, case.delta):
+            flat.append(one)
+    if flat:
+        widest = max(one.range or 0.0 for one in flat)
+        wide = max(taught.values()) - min(taught.values())
+        yield Finding(
+            "warning",
+            "flat-students",
+            "Students hardly depend on their teachers",
+            f"With {named([one.objective for one in flat], 10)} students of all teachers end within {points(widest)} of"
+            f" each other, and not in the order of their teachers, which range over {points(wide)}.",
+            "Do not credit single teachers with these accuracies: find out what limits the students (their size, their"
+            " training), or what else they learnt from.",
         )
 
 
@@ -113,10 +149,15 @@ def _too_good(case: Case) -> Iterator[Finding]:
     }
     flat = [name for name in case.book.objectives if _free_is_flat(case, name)]
     above = {(pair.teacher, pair.objective) for pair in case.above_teachers()}
+    far = [pair for pair in case.pairs if gaps.get((pair.teacher, pair.objective), 0.0) > FAR * case.delta]
+    doubtful = {(pair.teacher, pair.objective) for pair in far if not _is_sure(pair)}
+    if len(far) > max(OFTEN * len(gaps), 1):  # noise puts single students that far above their teachers, and not many
+        doubtful = set()
     found = [
         (f"{teacher} with {objective}", gap, teacher)
         for (teacher, objective), gap in gaps.items()
-        if gap > FAR * case.delta or (gap > case.delta and (objective in flat or (teacher, objective) in above))
+        if (gap > FAR * case.delta and (teacher, objective) not in doubtful)
+        or (gap > case.delta and (objective in flat or (teacher, objective) in above))
     ]
     if found:
         found.sort(key=lambda item: -item[1])
@@ -135,6 +176,12 @@ def _too_good(case: Case) -> Iterator[Finding]:
             " target; measure the teacher's BatchNorm statistics anew."
             + (" Check that a declared label weight of 0 is the one that was used." if declared else ""),
         )
+
+
+def _is_sure(pair: PairVerdict) -> bool:
+    """Whether the test samples and seeds, as far as they are known, do not explain that a student is so far above."""
+    error = None if pair.excess_interval is None else pair.excess_interval.error
+    return not error or (pair.excess or 0.0) > SURE * error
 
 
 def _free_is_flat(case: Case, objective: str) -> bool:

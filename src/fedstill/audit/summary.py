@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from fedstill.audit.case import Case
+from fedstill.audit.case import Case, has_interval
 from fedstill.audit.gain_findings import gain_told, includes_nothing, signed
 from fedstill.audit.objectives import TRACKS
 from fedstill.audit.phrases import among_best, be, called, every, named, part
@@ -26,6 +26,7 @@ DOUBTS = (
     "harmful-teacher",
     "recovery",
     "masked",
+    "flat-students",
     "stuck-student",
     "duplicate-teachers",
     "duplicate-objectives",
@@ -76,7 +77,7 @@ def _headline(case: Case, findings: Sequence[Finding]) -> str:
     """The most important sentence; a good one only where nothing that was found speaks against it."""
     if not case.pairs:
         return _methods_alone(case, findings)
-    sentence, tone = _with_controls(case) if case.judged else _without_controls(case)
+    sentence, tone = _with_controls(case) if case.judged and not _flat(case) else _without_controls(case)
     faults = [one for one in findings if one.topic in CONTROL_FAULTS]
     doubts = faults or [one for one in findings if _contradicts(one)]
     if not doubts or (tone == "bad" and (not faults or _is_masked(case))):
@@ -147,7 +148,9 @@ def _is_masked(case: Case) -> bool:
 
 
 def _flat(case: Case) -> list[ObjectiveVerdict]:
-    return [] if case.judged else [one for one in case.objectives if one.pattern == "masked by pattern"]
+    if any(has_interval(pair) for pair in case.judged):
+        return []
+    return [one for one in case.objectives if one.pattern == "masked by pattern"]
 
 
 def _with_controls(case: Case) -> tuple[str, Tone]:
@@ -192,8 +195,12 @@ def _without_controls(case: Case) -> tuple[str, Tone]:
         widest = max(flat_range(one) for one in flat)
         return (
             f"Labels hide the teacher, by the pattern: with {named([one.objective for one in flat], 10)} students end"
-            f" within {points(widest)} of each other whichever teacher they had. There is no label-free control to"
-            " prove it."
+            f" within {points(widest)} of each other whichever teacher they had."
+            + (
+                " The label-free controls have no interval that would prove it."
+                if case.judged
+                else " There is no label-free control to prove it."
+            )
         ), "bad"
     found = case.recovered()
     if found:

@@ -117,14 +117,18 @@ def _below(book: Book, seeds: Sequence[Teacher], scores: Sequence[Score], interv
     Answers with shares q of the classes, given to samples at random, score the sum of q times the classes' shares: the
     chance agreement of Cohen's kappa. Whatever q is, that is at least the smallest share.
     """
-    if interval.how == "none" or not book.class_shares:
+    if not book.class_shares:
         return None
     least = min(one for one in book.class_shares if one)
-    each = bool(book.samples) and all(share_interval(one.accuracy, book.samples)[1] < least for one in scores)
-    if interval.high < least or each:
+    samples = book.least_samples  # fewer than there are make wider intervals
+    each = all(share_interval(one.accuracy, samples)[1] < least for one in scores)
+    below = interval.how != "none" and interval.high < least
+    if below or each:
         so = "answers that do not depend on the input score more"
-        what = "its interval lies" if interval.high < least else "the interval of every seed lies"
+        what = "its interval lies" if below else "the interval of every seed lies"
         return f"{what} below {share(least)}, the share of the smallest class: {so}"
+    if interval.how == "none":
+        return None
     known = [one.guessing for one in seeds if one.guessing is not None]
     if len(known) == len(seeds) and interval.high < fmean(known):
         return f"its interval lies below {share(fmean(known))}: the same answers, given at random, would score that"

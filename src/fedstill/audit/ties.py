@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import erf, exp, log, sqrt
 from statistics import fmean, median
 from typing import TypeVar
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from fedstill.audit.evidence import Score
 from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.outlying_seeds import spread_of
+from fedstill.audit.sample_counts import FINEST
 
 OVERLAP = 0.5  # the variance of a difference, in units of n p (1 - p)
 TELLING = 0.5  # a smaller variance says nothing: near a ceiling all models agree
@@ -33,7 +33,6 @@ STEEP = 2.0  # a line that rises more than so much faster or slower is none of c
 CLOSE = 0.04  # of the variance of a difference: what is left of it around a line on which a copy lies
 EXACTLY, NEARLY = 1e-3, 1e-5  # chances below which agreement is no accident
 K = TypeVar("K", bound=Hashable)
-FINEST = 1e-6  # smaller differences of printed accuracies are rounding
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class ScoreAgreement:
 def noise_between_trainings(book: Book) -> TrainingNoise:
     """Of models with nothing in common but their test set."""
     spread, binomial = _usual_spread(book)
-    return TrainingNoise(samples_or_least(book), spread, binomial, not book.samples)
+    return TrainingNoise(book.least_samples, spread, binomial, not book.samples)
 
 
 def noise_of_siblings(book: Book) -> TrainingNoise:
@@ -86,17 +85,6 @@ def _usual_spread(book: Book) -> tuple[float, float]:
         return 0.0, 0.25
     means = [fmean(values) for values in several]
     return median(map(spread_of, several)), median(mean * (1 - mean) for mean in means)
-
-
-def samples_or_least(book: Book) -> int:
-    """The size of the test set; where it is not known, the least that the printed accuracies allow."""
-    if book.samples:
-        return book.samples
-    scores = list(book.every_score())
-    values = sorted({score.accuracy for score in scores})
-    steps = [after - before for before, after in pairwise(values) if after - before > FINEST]
-    step = max(min(steps, default=1.0), max((score.unit for score in scores), default=0.0), FINEST)
-    return round(1 / step)
 
 
 def agreement(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fedstill.audit.all_findings import findings
 from fedstill.audit.case import Case
@@ -11,6 +12,7 @@ from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.objectives import objective_verdict
 from fedstill.audit.outlying_seeds import outlying_seeds
 from fedstill.audit.pairs import pair_verdict
+from fedstill.audit.sample_counts import deduced_samples
 from fedstill.audit.summary import summary
 from fedstill.audit.teacher_verdicts import teacher_verdict
 from fedstill.audit.verdicts import Audit
@@ -26,6 +28,7 @@ def judge(evidence: Evidence, delta: float = DELTA) -> Audit:
     if not evidence.teachers and not evidence.students:
         raise InputError(f"there is nothing to audit in {evidence.name}: no teacher and no student")
     refuse_damaged(evidence)
+    evidence = _with_test_size(evidence)
     book = Book(evidence)
     pairs = tuple(pair_verdict(book, pair, delta) for pair in book.pairs)
     outlying = tuple(outlying_seeds(book, delta))
@@ -48,6 +51,16 @@ def judge(evidence: Evidence, delta: float = DELTA) -> Audit:
         findings=found,
         summary=summary(case, found),
     )
+
+
+def _with_test_size(evidence: Evidence) -> Evidence:
+    """The same with the number of test samples, where nobody gave it and the accuracies show it."""
+    book = Book(evidence)
+    found = 0 if book.samples else deduced_samples([*book.every_score(), *evidence.alone.values()])
+    if not found:
+        return evidence
+    told = f"{found:,} (deduced: all accuracies are whole numbers of so many)"
+    return replace(evidence, test_size=found, settings={**evidence.settings, "test samples": told})
 
 
 def refuse_damaged(evidence: Evidence) -> None:

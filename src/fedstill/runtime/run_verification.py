@@ -10,9 +10,10 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError
 from fedstill.core.files import file_digest, parse_json, read_file, read_json
-from fedstill.core.records import RecordError, RoundRecord, RunResult, read_result, read_round
+from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.runtime import checkpoint
 from fedstill.runtime.client_store import ClientStore
+from fedstill.runtime.digests import NAME as DIGESTS
 from fedstill.runtime.digests import CONFIG, JOURNAL, PREDICTIONS, RESULT, Digests, EditedError, changed_fields, leaves
 from fedstill.runtime.experiment import experiment_class
 from fedstill.runtime.identity import identity_from, stale_parts
@@ -57,9 +58,7 @@ def verify_run(path: Path) -> Verified:
     notes: list[str] = []
     if not (path / RESULT).exists():
         return Verified(path, tuple(_unfinished(path)), ("the run is not finished",), stale_parts(config))
-    if not held:
-        notes.append("it was made by an earlier version, which kept no digests")
-    found = [*_edited(path, held), *_identity(config), *_journal(path)]
+    found = [*_without_digests(config, held, notes), *_edited(path, held), *_identity(config), *_journal(path)]
     result = _result(path)
     if result is None:
         found.append(Contradiction(RESULT, "", "it cannot be read as a result"))
@@ -81,6 +80,16 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _unfinished(path: Path) -> Iterator[Contradiction]:
     yield from _journal(path)
+
+
+def _without_digests(config: Mapping[str, Any], held: Digests, notes: list[str]) -> Iterator[Contradiction]:
+    """Earlier versions kept no digests; a finished run of this format has them."""
+    if held:
+        return
+    if config.get("format") == RUN_FORMAT:
+        yield Contradiction(DIGESTS, "", "it is missing or damaged")
+    else:
+        notes.append("it was made by an earlier version, which kept no digests")
 
 
 def _edited(path: Path, held: Digests) -> Iterator[Contradiction]:

@@ -38,6 +38,7 @@ from fedstill.studies.run_figures import Figures, unpacked
 
 READABLE = (1, 2, RESULTS_FORMAT)  # formats; earlier ones are translated when they are read
 EARLIER_TORCH = "2.13.0+cpu"  # that earlier versions were tied to, and did not write down
+_LISTS = ("runs", "failures", "refused", "joint_errors", "pupils")
 _CORRECT, _MADE, _DIGESTS = "correct.", "made", "digests"
 _DIGITS = 4  # of the digest of each value in a line
 _ROUNDED = 1e-6  # figures have six digits
@@ -128,8 +129,6 @@ class Results:
             "made": [one.to_dict() for one in made],
             "figures": [*self.axes, "identity", _MADE, *used, *(f"{_CORRECT}{which}" for which in models), _DIGESTS],
         }
-        head["digests"] = {key: _digest(value, 2 * _DIGITS) for key, value in head.items()}
-        parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
         lines = [
             [
                 *cell,
@@ -140,14 +139,20 @@ class Results:
             ]
             for cell, row in self.runs.items()
         ]
-        parts.append(_lines("runs", [[*line, "".join(map(_digest, line))] for line in lines]))
-        parts.append(_lines("failures", [[*cell, error] for cell, error in self.failures.items()]))
-        parts.append(_lines("refused", [[*cell, error] for cell, error in self.refused.items()]))
+        lists: dict[str, list[list[Any]]] = {
+            "runs": [[*line, "".join(map(_digest, line))] for line in lines],
+            "failures": [[*cell, error] for cell, error in self.failures.items()],
+            "refused": [[*cell, error] for cell, error in self.refused.items()],
+        }
         if self.joint_errors:
-            parts.append(_lines("joint_errors", [[*cell, error] for cell, error in self.joint_errors.items()]))
+            lists["joint_errors"] = [[*cell, error] for cell, error in self.joint_errors.items()]
         if self.pupils:
-            told = [[*cell, *astuple(pupil.taught), pupil.data, pupil.model] for cell, pupil in self.pupils.items()]
-            parts.append(_lines("pupils", told))
+            lists["pupils"] = [
+                [*cell, *astuple(pupil.taught), pupil.data, pupil.model] for cell, pupil in self.pupils.items()
+            ]
+        head["digests"] = {key: _digest(value, 2 * _DIGITS) for key, value in {**head, **lists}.items()}
+        parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
+        parts += [_lines(name, of) for name, of in lists.items()]
         if self.students is not None:
             parts.append(f'"students": {self.students.encode().rstrip()}')
         return "{\n" + ",\n".join(parts) + "\n}\n"
@@ -235,10 +240,14 @@ class _ResultsFile(StudyRecord):
             raise ValueError("its students are not told apart by what tells their teachers apart")
         if (which := self.source.get("which", MODELS[0])) not in MODELS:
             raise ValueError(f"of a teacher's models {', '.join(MODELS)} there is none called {which!r}")
-        for name, digest in self.digests.items():
-            if _digest(self._written(name), 2 * _DIGITS) != digest:
-                raise ValueError(f"{name} is not what was written")
+        for name in self.digests:
+            if name not in _LISTS:  # which are read first, since that says more of what is wrong
+                self._check(name)
         return self
+
+    def _check(self, name: str) -> None:
+        if name in self.digests and _digest(self._written(name), 2 * _DIGITS) != self.digests[name]:
+            raise ValueError(f"{name} is not what was written")
 
     def _written(self, name: str) -> Any:
         return self.model_dump(mode="json", include={name})[name]
@@ -248,14 +257,15 @@ class _ResultsFile(StudyRecord):
         names = [current_figure(name) for name in self.figures[len(self.axes) + 1 :]]
         kinds = [_TEXT if name.startswith(_CORRECT) or name == _DIGESTS else _NUMBER for name in names]
         made = self.made or [MadeWith(parts={KERNEL: self.source.get("behaviour", 0)}, torch=EARLIER_TORCH)]
-        return Results(
+        runs = {cell: self._row(names, made, cell, *line) for cell, line in self._lines("runs", str, *kinds)}
+        results = Results(
             self.study,
             self.about,
             {key: value for key, value in self.source.items() if key != "behaviour"},
             self.axes,
             self.columns,
             self.rows,
-            {cell: self._row(names, made, cell, *line) for cell, line in self._lines("runs", str, *kinds)},
+            runs,
             {cell: why for cell, (why,) in self._lines("failures", str)},
             {cell: why for cell, (why,) in self._lines("refused", str)},
             {cell: why for cell, (why,) in self._lines("joint_errors", str)},
@@ -267,6 +277,9 @@ class _ResultsFile(StudyRecord):
             },
             None if self.students is None else self.students.results(),
         )
+        for name in _LISTS:  # also where a line was added, taken out or repeated
+            self._check(name)
+        return results
 
     def _lines(self, what: str, *kinds: Any) -> Iterator[tuple[Labels, tuple[Any, ...]]]:
         """Every line of a list, parted into labels and the values that follow, which are of these kinds."""

@@ -15,12 +15,13 @@ from fedstill.core.errors import FedstillError, InputError
 from fedstill.core.files import read_json
 from fedstill.core.plugins import use_plugins
 from fedstill.core.streams import Streams
+from fedstill.distillation import objectives
 from fedstill.runtime.assemble import assignments
-from fedstill.runtime.digests import JOURNAL, RESULT
+from fedstill.runtime.digests import JOURNAL, RESULT, EditedError
 from fedstill.runtime.launch import launch
 from fedstill.runtime.result import Run
 from fedstill.runtime.run_verification import Contradiction, Verified, verify_run
-from fedstill.studies.results import Labels, ResultRow, Results, load_results
+from fedstill.studies.results import Labels, Pupil, ResultRow, Results, load_results
 from fedstill.studies.run_figures import figures_of
 from fedstill.studies.study import Study
 
@@ -86,12 +87,11 @@ def _verify_results(path: Path, runs: Path | None) -> Verified:
     folder = runs if runs is not None else path.parent
     for stage in _stages(results):
         for cell, row in stage.runs.items():
-            run = _run_of(row, folder)
-            if run is not None:
+            at = _folder_of(row, folder)
+            if at is not None:
                 compared += 1
-                found += row_contradictions(path, cell, row, run)
-                wrong = verify_run(run.path).contradictions
-                found += [replace(one, file=f"{run.path.name}/{one.file}") for one in wrong]
+                found += _against_run(path, cell, row, stage.pupils.get(cell), at)
+                found += [replace(one, file=f"{at.name}/{one.file}") for one in verify_run(at).contradictions]
     total = sum(len(stage.runs) for stage in _stages(results))
     stale = dict.fromkeys(why for stage in _stages(results) for why in stage.stale().values())
     notes = [f"{compared} of its {total} runs are in {folder}, and were compared"]
@@ -104,19 +104,56 @@ def _stages(results: Results) -> Iterator[Results]:
         yield results.students
 
 
-def _run_of(row: ResultRow, folder: Path) -> Run | None:
+def _folder_of(row: ResultRow, folder: Path) -> Path | None:
     found = next(iter(folder.glob(f"*-{row.identity}/config.json")), None)
-    return None if found is None else Run(found.parent)
+    return None if found is None else found.parent
 
 
-def row_contradictions(path: Path, cell: Labels, row: ResultRow, run: Run) -> Iterator[Contradiction]:
-    """Figures of a row of a results file that are not those of its run."""
+def _against_run(path: Path, cell: Labels, row: ResultRow, pupil: Pupil | None, at: Path) -> Iterator[Contradiction]:
+    try:
+        run = Run(at)
+    except EditedError as error:  # which is found in the run itself
+        _log.info("%s is not compared with %s: %s", path, at, error)
+        return
+    yield from row_contradictions(path, cell, row, run, pupil)
+
+
+def row_contradictions(
+    path: Path, cell: Labels, row: ResultRow, run: Run, pupil: Pupil | None = None
+) -> Iterator[Contradiction]:
+    """What a row of a results file says that its run does not."""
+    if not run.finished:
+        yield Contradiction(path.name, ", ".join(cell), f"its run {run.path.name} has no result")
+        return
+    if pupil is not None:
+        yield from _otherwise_taught(path, cell, pupil, run)
     try:
         figures = figures_of(run)
     except FedstillError as error:  # what is wrong with the run itself is found there
         _log.info("%s is not compared with %s: %s", path, run.path, error)
         return
     yield from _differences(path, cell, row, figures, f"the run {run.path.name}")
+
+
+def _otherwise_taught(path: Path, cell: Labels, pupil: Pupil, run: Run) -> Iterator[Contradiction]:
+    """A student's objective and labels by the results file that are not those of its run's configuration.
+
+    Without a weight of the labels, a student and its label-free control are one run.
+    """
+    chosen, mode = run.experiment.objective, getattr(run.experiment.method.settings, "labels", None)
+    if chosen is None or chosen.name not in objectives:
+        return
+    weight = objectives[chosen.name](chosen.settings).hard_label_weight
+    taught, called = pupil.taught, ", ".join(cell)
+    if taught.objective != chosen.name:
+        said = f"it says {taught.objective!r}, and the run {run.path.name} {chosen.name!r}"
+        yield Contradiction(path.name, f"objective of {called}", said)
+    elif taught.hard_label_weight != weight:
+        said = f"it says {taught.hard_label_weight:g}, and the objective of the run {run.path.name} has {weight:g}"
+        yield Contradiction(path.name, f"weight of the labels of {called}", said)
+    elif weight and mode is not None and (taught.labels == "use") != (mode == "use"):
+        said = f"it says {taught.labels!r}, and the run {run.path.name} {mode!r}"
+        yield Contradiction(path.name, f"labels of {called}", said)
 
 
 def _differences(
