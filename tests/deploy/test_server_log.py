@@ -32,6 +32,8 @@ def test_both_logs_have_the_same_messages(stage: Any) -> None:
     assert len(site) == 2
     for line in site:
         assert by_digest[line["sha256"]]["bytes"] == line["bytes"]
+        for name in ("run", "round", "exchange"):
+            assert by_digest[line["sha256"]][name] == line[name]
     asked = [(one["round"], one["exchange"], one["to"]) for one in server if one["what"] == "sent" and "round" in one]
     assert asked == [(1, "train", ["site 0"]), (1, "evaluate", ["site 0"])]
     kinds = [one["exchange"] for one in server if one["what"] == "sent"]

@@ -16,7 +16,7 @@ from fedstill.deploy.site_connection import (
     SiteConnectionError,
     StillConnectedError,
     UntrustedServerError,
-    _verified,
+    _Verified,
 )
 
 from .conftest import Notes
@@ -25,7 +25,7 @@ from .conftest import Notes
 def test_bytes_that_do_not_have_the_announced_digest_are_refused() -> None:
     content = b"weights"
     name = sha256(content).hexdigest()
-    pull: Callable[[str], bytes] = _verified(lambda asked: content)
+    pull: Callable[[str], bytes] = _Verified(lambda asked: content)
     assert pull(name) == content
     with pytest.raises(ObjectPullError, match="do not have the digest"):
         pull(sha256(b"others").hexdigest())
@@ -46,7 +46,12 @@ def test_attempts_come_less_and_less_often_until_the_server_is_reached(clock: li
     assert 3 < delays[-1] < 7
     assert notes.notes == ["no answer: trying again until it can be reached"], "shown once, and logged each time"
     outage.over()
+    assert outage.delay(SiteConnectionError("no answer")) > 3, "it broke at once"
+    outage.over()
+    outage.over()
+    clock[0] += 1.1
     assert outage.delay(SiteConnectionError("no answer")) < 0.15
+    assert notes.notes.count("connected to there") == 2
 
 
 def test_a_wait_that_is_over_ends_the_site(clock: list[float]) -> None:

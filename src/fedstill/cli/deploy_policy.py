@@ -11,7 +11,7 @@ import typer
 from fedstill.cli.deploy import Folder, Proxies, SiteData, SiteNumber, load_site_data, need_extra
 from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import ExperimentName, Json, Root
-from fedstill.cli.screen import console, print_json, table
+from fedstill.cli.screen import console, print_json, printable, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import capital, count, size
 
@@ -182,4 +182,4 @@ def _row(facts: dict[str, Any] | Any) -> tuple[str, ...]:
     amount = size(facts["bytes"]) if "bytes" in facts else ""
     time = str(facts.get("at", ""))[5:19].replace("T", " ")
     named = (str(facts.get(name, "")) for name in ("what", "round", "exchange"))
-    return (time, *named, receiver, amount, what)
+    return tuple(printable(cell) for cell in (time, *named, receiver, amount, what))

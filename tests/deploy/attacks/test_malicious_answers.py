@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from fedstill.deploy import server_responses
 from fedstill.deploy.keys import make_key
 from fedstill.deploy.server_responses import check_tree
-from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError, _verified
+from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError, _Verified
 
 MOST = 2**20
 
@@ -93,7 +93,7 @@ def test_an_answer_without_end_does_not_fill_a_sites_memory(
 
 def test_a_message_is_fetched_up_to_its_limit() -> None:
     pieces = {sha256(one).hexdigest(): one for one in (b"a" * 60, b"b" * 60)}
-    pull = _verified(pieces.__getitem__, limit=100)
+    pull = _Verified(pieces.__getitem__, limit=100)
     first, second = pieces
     assert pull(first) == pieces[first]
     with pytest.raises(ObjectPullError, match="has over 100 bytes"):
