@@ -52,7 +52,7 @@ def policy_check(
     console.print(
         f"\n{count(terms.rounds, 'round')}; earlier runs used {count(used.rounds, 'round')} and"
         f" {used.answers} replies. At least {count(terms.samples, 'sample')} behind a reply,"
-        f" {terms.class_samples} of a class.",
+        f" {terms.class_samples} of a class. The largest request has {size(max(found.manifest['requests'].values()))}.",
         soft_wrap=True,
     )
     if used.noise:
@@ -145,9 +145,13 @@ def deploy_reset(
 
     place, run = open_site(folder, site), run.rpartition("-")[2]  # the end of the name of the run's folder
     with only_one(place.path, "site"):
-        number = AnswerLog(place.path / "answers").reset(run)
-        forget_secrets(place.path, run)  # or rounds that are asked for again would have the masks of the first time
-        EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator set {number} answers aside")
+        answers = AnswerLog(place.path / "answers")
+        number = answers.given(run)
+        # In this order, whenever this process is killed: nothing is set aside without a line in the log, and no round
+        # can be asked for again that would have the masks of the first time.
+        EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator sets {number} answers aside")
+        forget_secrets(place.path, run)
+        answers.reset(run)
     if json:
         print_json({"run": run, "answers": number})
         return

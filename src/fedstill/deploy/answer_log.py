@@ -214,15 +214,20 @@ class AnswerLog:
             raise disk_trouble(folder, error) from error
         return folder
 
+    def given(self, run: str) -> int:
+        """The number of answers in a run, which can be set aside; refuses a run in which there is none."""
+        if run not in self.runs or "~" in run:  # the latter were set aside already
+            raise InputError(f"this site has answered nothing in a run {run!r}: {_known(self.runs)}")
+        return len(self.runs[run])
+
     def reset(self, run: str) -> int:
         """Let a run's rounds be asked for again, by this site's operator; gives the number of answers set aside.
 
         The answers still count as given: the lines are kept under another name.
         """
-        path = self.folder / f"{run}.jsonl"
-        if run not in self.runs or "~" in run:  # the latter were set aside already
-            raise InputError(f"this site has answered nothing in a run {run!r}: {_known(self.runs)}")
+        self.given(run)
         self._sweep()
+        path = self.folder / f"{run}.jsonl"
         lines = self.runs.pop(run)
         number = 1 + max((int(one.stem.rpartition("~")[2]) for one in self.folder.glob(f"{run}~*.jsonl")), default=0)
         path.rename(self.folder / f"{run}~{number}.jsonl")

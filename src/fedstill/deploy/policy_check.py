@@ -56,6 +56,7 @@ class PolicyVerdict:
             "experiment": self.digest,
             "reasons": list(self.reasons),
             "leaves": lines,
+            "requests": self.manifest["requests"],
             "terms": asdict(self.terms),
             "used": {
                 "rounds": self.used.rounds,
