@@ -13,7 +13,7 @@ from fedstill.core.message import Message
 from fedstill.deploy.answer_log import AnswerLog, QuestionPlace
 from fedstill.deploy.create import make_deployment
 from fedstill.deploy.egress_log import EgressLog
-from fedstill.deploy.secure_keys import SiteKeyring, root_file
+from fedstill.deploy.secure_keys import root_file
 
 RUN = "0123456789abcdef"
 
@@ -48,6 +48,7 @@ def test_a_refused_experiment_has_exit_code_1_and_every_reason(call: Any, clinic
     before = policy.read_text()
     policy.write_text(
         "allow: {statistics: server, metrics: server}\nmethods: [fedprox]\nrounds: 2\nleast_samples: 9999\n"
+        "largest_request: 0.1\n"
     )
     try:
         code, found = check(call, clinics, "fedavg", "--model", "mlp", "--rounds", "3")
@@ -57,8 +58,15 @@ def test_a_refused_experiment_has_exit_code_1_and_every_reason(call: Any, clinic
         policy.write_text(before)
     assert code == shown == 1
     told = "\n".join(found["reasons"])
-    for words in ("sends parameters", "allows fedprox, and not fedavg", "requires 9999 samples", "allows 2 rounds"):
+    for words in (
+        "sends parameters",
+        "allows fedprox, and not fedavg",
+        "requires 9999 samples",
+        "allows 2 rounds",
+        "up to 0.1 meg",
+    ):
         assert words in told
+    assert found["requests"]["train"] > 0.1 * 2**20
     assert "refused" in {line["decision"] for line in found["leaves"]}
     assert "refused: fedavg sends parameters" in out
 
@@ -174,19 +182,26 @@ def test_an_operator_opens_a_run_again(call: Any, clinics: Path) -> None:
         assert "answered nothing" in told
     AnswerLog(place / "answers").add(QuestionPlace(RUN, 0, "train"), "q", Message({}), {"status": "reply"})
     assert call("deploy", "reset", str(place), "--run", f"fedavg-clinics-{RUN}")[0] == 0, "its folder's name"
-    assert "its operator set 1 answers aside" in call("deploy", "log", str(place), "--json")[1]
+    assert "its operator sets 1 answers aside" in call("deploy", "log", str(place), "--json")[1]
 
 
-def test_secrets_are_gone_before_rounds_can_be_asked_for_again(
+def test_a_reset_that_is_killed_leaves_no_unlogged_answer_and_no_old_mask(
     call: Any, clinics: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a machine that stops in between would mask another update as it masked the first."""
-    place = clinics / "site-1"
-    AnswerLog(place / "answers").add(QuestionPlace(RUN, 0, "train"), "q", Message({}), {"status": "reply"})
-    secret = SiteKeyring(place, 1, RUN).secret(0, "seed")
-    kept = []
-    monkeypatch.setattr(AnswerLog, "reset", lambda self, run: kept.append(root_file(place, run).exists()) or 1)
-    assert call("deploy", "reset", str(place), "--run", "0" * 16)[0] == 2
-    assert SiteKeyring(place, 1, RUN).secret(0, "seed") == secret
-    assert call("deploy", "reset", str(place), "--run", RUN)[0] == 0
-    assert kept == [False]
+    """Masks of the first time under other models would tell the server a site's update."""
+    place, run = clinics / "site-1", "f" * 16
+    AnswerLog(place / "answers").add(QuestionPlace(run, 0, "train"), "q", Message({}), {"status": "reply"})
+    secret = root_file(place, run)
+    secret.parent.mkdir()
+    secret.write_bytes(bytes(32))
+
+    def killed(self: AnswerLog, name: str) -> int:
+        assert not secret.exists()
+        assert "its operator sets 1 answers aside" in (place / "egress.jsonl").read_text()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AnswerLog, "reset", killed)
+        assert call("deploy", "reset", str(place), "--run", run)[0] != 0
+    assert AnswerLog(place / "answers").given(run) == 1
+    assert call("deploy", "reset", str(place), "--run", run)[0] == 0

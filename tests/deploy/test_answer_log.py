@@ -17,6 +17,7 @@ from fedstill.deploy.answer_log import AnswerLog, OtherRequestError, QuestionPla
 
 RUN = "0123456789abcdef"
 TRAIN = QuestionPlace(RUN, 0, "train")
+TRAIN_LEFT = (RUN, 0, "train", 0)  # as the log of what left has it
 HEADER: dict[str, Any] = {"status": "reply", "work": 2.5, "kept": ""}
 
 
@@ -60,11 +61,16 @@ def test_a_log_of_answers_that_lacks_what_left_is_not_used(tmp_path: Path) -> No
     log = AnswerLog(tmp_path)
     log.add(TRAIN, "aa", reply(1), HEADER)
     log.add(replace(TRAIN, attempt=1), "bb", reply(2), HEADER)
-    left = [(RUN, 0, "train", 0), (RUN, 0, "train", 1)]
+    left = [TRAIN_LEFT, (RUN, 0, "train", 1)]
     AnswerLog(tmp_path).check_holds(left)
     AnswerLog(tmp_path).check_holds(left[:1])  # killed between the answer and the line of the log
     log.reset(RUN)
     AnswerLog(tmp_path).check_holds(left)
+    log.add(TRAIN, "cc", reply(3), HEADER)
+    AnswerLog(tmp_path).check_holds([*left, TRAIN_LEFT])
+    (tmp_path / f"{RUN}.jsonl").unlink()
+    with pytest.raises(InputError, match="it was deleted"):
+        AnswerLog(tmp_path).check_holds([*left, TRAIN_LEFT])  # what was answered before the reset does not stand for it
     for missing in ((RUN, 1, "train", 0), (RUN, 0, "evaluate", 0), (RUN, 0, "train", 2), ("f" * 16, 0, "train", 0)):
         with pytest.raises(InputError, match="it was deleted, or comes from a backup; restore the latest one"):
             AnswerLog(tmp_path).check_holds([*left, missing])
@@ -153,9 +159,18 @@ def test_a_line_that_was_cut_is_removed_and_a_damaged_one_stops_the_site(tmp_pat
     log.add(TRAIN, "aa", reply(1), HEADER)
     path = tmp_path / f"{RUN}.jsonl"
     whole = path.read_bytes()
-    path.write_bytes(whole + b'{"round": 1, "exch')
-    assert AnswerLog(tmp_path).find(TRAIN, "aa") is not None
-    assert path.read_bytes() == whole
+    cut = whole + b'{"round": 1, "exch'
+    path.write_bytes(cut)
+    temporary = tmp_path / RUN / ".bytes.1.tmp"
+    temporary.touch()
+    again = AnswerLog(tmp_path)
+    assert again.find(TRAIN, "aa") is not None
+    assert path.read_bytes() == cut, "another process may be writing: who only reads changes nothing"
+    assert temporary.exists()
+    again.add(replace(TRAIN, exchange="evaluate"), "bb", reply(1), HEADER)
+    assert path.read_bytes().startswith(whole + b'{"attempt"')
+    assert not temporary.exists()
+    assert len(AnswerLog(tmp_path).runs[RUN]) == 2
     path.write_bytes(b"[[" + whole)
     with pytest.raises(RunError, match=r"the log of answers .* is damaged"):
         AnswerLog(tmp_path)

@@ -165,3 +165,41 @@ def test_tensors_are_described_by_the_lines_that_declare_them() -> None:
         {"name": "odd", "kind": "undeclared", "to": "server", "shape": [1]},
         {"name": "steps", "kind": "metrics", "to": "server", "shape": []},
     ]
+
+
+def test_a_log_is_checked_while_it_is_written_and_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `fedstill deploy log` does at a site that runs: neither half a line nor a new file is a broken chain."""
+    written(tmp_path, 3)
+    with open(tmp_path / "egress.jsonl", "ab") as file:
+        file.write(b'{"at": "2026-11-19T12:00:00", "wha')
+    assert len(read_log(tmp_path)) == 3
+    assert (tmp_path / "egress.jsonl").read_bytes().endswith(b'"wha'), "whoever reads changes nothing"
+    written(tmp_path, 1)
+    real, meanwhile = egress_log.read_file, [True]
+
+    def rotating(path: Path) -> bytes:
+        if meanwhile.pop() if meanwhile else False:
+            monkeypatch.setattr(egress_log, "FULL", 1)
+            written(tmp_path, 1)
+            monkeypatch.setattr(egress_log, "FULL", 2**20)
+        return real(path)
+
+    monkeypatch.setattr(egress_log, "read_file", rotating)
+    assert len(read_log(tmp_path)) == 5
+
+
+def test_refusals_that_quote_megabytes_are_kept_short(tmp_path: Path) -> None:
+    log = EgressLog(tmp_path)
+    for _ in range(2):
+        log.refuse("it has version " + "9" * 10**6, exchange="enrol or accept")
+    assert log.path.stat().st_size < 2000
+    assert len(next(iter(log._refusals))[0]) == 500
+
+
+def test_failures_that_left_are_places_that_are_taken(tmp_path: Path) -> None:
+    log, place = EgressLog(tmp_path), {"run": "a", "round": 1, "exchange": "train", "attempt": 1}
+    for what in ("failed", "failed", "sent", "sent again"):
+        log.add(what=what, **place)
+    log.add(what="failed", **{**place, "round": 2})
+    log.add(what="sent", **place)  # after a reset
+    assert log.departed() == {("a", 0, "train", 0): 2, ("a", 1, "train", 0): 1}

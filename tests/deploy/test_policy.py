@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
 from fedstill.core.noise import StepNoise
-from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, Terms, earlier_form, read_policy
+from fedstill.deploy.demands import Terms
+from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, earlier_form, read_policy
 from fedstill.deploy.site_registry import experiment_digest
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
@@ -110,6 +111,12 @@ def test_the_example_allows_what_sends_models(method: str, tiny_plan: Any, tmp_p
         ("allow: {metrics: server, metrics: [server, peers]}", "'metrics' stands there twice"),
         ("allow: {metrics: }", ": allow.metrics: write server, or [server, peers]"),
         ("allow: !!python/object:os.system [x]", "cannot be read"),
+        ("allow: [metrics]\nrounds: yes", "rounds: write a value, and not yes or no"),
+        ("allow: [metrics]\nanswers: off", "answers: write a value, and not yes or no"),
+        ("allow: [metrics]\nprivacy: {noise: true}", "privacy.noise: write a value, and not yes or no"),
+        ("allow: [metrics]\nprivacy: {epsilon: .nan}", "privacy.epsilon: input should be a finite number"),
+        ("allow: [metrics]\nstored_megabytes: .inf", "stored_megabytes: input should be a finite number"),
+        ("x: &x {rounds: 9}\n<<: *x\nallow: [metrics]\nrounds: 1000", "'rounds' stands there twice"),
     ],
 )
 def test_a_policy_that_cannot_be_understood_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
@@ -261,6 +268,17 @@ def test_a_policy_can_demand(demand: dict[str, Any], terms: dict[str, Any], why:
         assert told is None
     else:
         assert why in str(told)
+
+
+def test_requests_over_the_limit_are_refused_before_any_is_sent() -> None:
+    policy = SitePolicy(allow=USUAL.allow, largest_request=1.0)
+    asked = manifest(line("parameters"))
+    assert policy.refusal(asked) is None, "an agreement of an earlier version"
+    assert policy.refusal({**asked, "requests": {"train": 2**20, "evaluate": 9}}) is None
+    assert policy.refusal({**asked, "requests": {"train": 2**21, "evaluate": 9}}, 1) == (
+        "site 1 does not take part: its policy receives messages of up to 1 megabytes, and a request of the exchange"
+        " train has 2"
+    )
 
 
 def test_figures_of_a_class_that_do_not_leave_need_no_samples() -> None:

@@ -32,6 +32,8 @@ def test_both_logs_have_the_same_messages(stage: Any) -> None:
     assert len(site) == 2
     for line in site:
         assert by_digest[line["sha256"]]["bytes"] == line["bytes"]
+        for name in ("run", "round", "exchange"):
+            assert by_digest[line["sha256"]][name] == line[name]
     asked = [(one["round"], one["exchange"], one["to"]) for one in server if one["what"] == "sent" and "round" in one]
     assert asked == [(1, "train", ["site 0"]), (1, "evaluate", ["site 0"])]
     kinds = [one["exchange"] for one in server if one["what"] == "sent"]
@@ -49,6 +51,8 @@ def test_refused_requests_and_changes_of_keys_are_in_the_log(tmp_path: Path) -> 
     make_deployment(tmp_path / "d", 1)
     folder, site = open_server(tmp_path / "d"), open_site(tmp_path / "d", 0)
     keys, log = SiteKeys(folder.public_keys(), folder.registered), ServerLog(folder.path)
+    shown: list[tuple[int, str]] = []
+    log.on_refused = lambda site, why: shown.append((site, why))
     with ServerEndpoint("127.0.0.1", 0, keys, None, log=log) as link:
         where = f"127.0.0.1:{link.port}"
         for _ in range(9):
@@ -64,6 +68,7 @@ def test_refused_requests_and_changes_of_keys_are_in_the_log(tmp_path: Path) -> 
             revoke(folder.registered, 0)
             with pytest.raises(SiteConnectionError):
                 line.receive()
+    assert set(shown) == {(0, "its key was revoked or replaced")}, "for the screen; strangers are in the log alone"
     lines = [dict(one.facts) for one in read_log(folder.path)]
     told = [(one["what"], one.get("sender"), one["sentence"], one.get("times")) for one in lines]
     assert told[:4] == [("refused", "a stranger", "it is not signed", number) for number in (1, 2, 4, 8)]

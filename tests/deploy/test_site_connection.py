@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-from fedstill.core.errors import InputError, RunError
+from fedstill.core.errors import BusyError, InputError, RunError
+from fedstill.data.catalogue import load
 from fedstill.deploy import site
-from fedstill.deploy.site import _Outage
+from fedstill.deploy.deployment_folder import make_deployment, open_site
+from fedstill.deploy.private_files import only_one
+from fedstill.deploy.site import _Outage, take_part
 from fedstill.deploy.site_connection import (
     HEARTBEAT,
     SiteConnectionError,
     StillConnectedError,
     UntrustedServerError,
-    _verified,
+    _Verified,
 )
 
 from .conftest import Notes
@@ -25,7 +29,7 @@ from .conftest import Notes
 def test_bytes_that_do_not_have_the_announced_digest_are_refused() -> None:
     content = b"weights"
     name = sha256(content).hexdigest()
-    pull: Callable[[str], bytes] = _verified(lambda asked: content)
+    pull: Callable[[str], bytes] = _Verified(lambda asked: content)
     assert pull(name) == content
     with pytest.raises(ObjectPullError, match="do not have the digest"):
         pull(sha256(b"others").hexdigest())
@@ -46,7 +50,12 @@ def test_attempts_come_less_and_less_often_until_the_server_is_reached(clock: li
     assert 3 < delays[-1] < 7
     assert notes.notes == ["no answer: trying again until it can be reached"], "shown once, and logged each time"
     outage.over()
+    assert outage.delay(SiteConnectionError("no answer")) > 3, "it broke at once"
+    outage.over()
+    outage.over()
+    clock[0] += 1.1
     assert outage.delay(SiteConnectionError("no answer")) < 0.15
+    assert notes.notes.count("connected to there") == 2
 
 
 def test_a_wait_that_is_over_ends_the_site(clock: list[float]) -> None:
@@ -66,6 +75,15 @@ def test_a_certificate_that_is_wrong_three_times_in_a_row_ends_the_site(clock: l
         outage.delay(error)
     with pytest.raises(InputError, match="not trusted"):
         outage.delay(wrong)
+
+
+def test_a_folder_is_locked_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers from there until then may answer more, of which the second one would know nothing."""
+    make_deployment(tmp_path / "d", 1)
+    folder = open_site(tmp_path / "d", 0)
+    monkeypatch.setattr(site, "SiteService", lambda *_: pytest.fail("it was read"))
+    with only_one(folder.path, "site"), pytest.raises(BusyError, match="another site is running from"):
+        take_part(folder, load("digits"), Notes())
 
 
 def test_a_site_that_runs_twice_is_told_so(clock: list[float]) -> None:

@@ -11,7 +11,7 @@ import typer
 from fedstill.cli.deploy import Folder, Proxies, SiteData, SiteNumber, load_site_data, need_extra
 from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import ExperimentName, Json, Root
-from fedstill.cli.screen import console, print_json, table
+from fedstill.cli.screen import console, print_json, printable, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import capital, count, size
 
@@ -52,7 +52,7 @@ def policy_check(
     console.print(
         f"\n{count(terms.rounds, 'round')}; earlier runs used {count(used.rounds, 'round')} and"
         f" {used.answers} replies. At least {count(terms.samples, 'sample')} behind a reply,"
-        f" {terms.class_samples} of a class.",
+        f" {terms.class_samples} of a class. The largest request has {size(max(found.manifest['requests'].values()))}.",
         soft_wrap=True,
     )
     if used.noise:
@@ -146,10 +146,12 @@ def deploy_reset(
     place, run = open_site(folder, site), run.rpartition("-")[2]  # the end of the name of the run's folder
     with only_one(place.path, "site"):
         answers = AnswerLog(place.path / "answers")
-        answers.check_answered(run)
-        forget_secrets(place.path, run)  # first: rounds that are asked for again must not have the masks of before
-        number = answers.reset(run)
-        EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator set {number} answers aside")
+        number = answers.given(run)
+        # In this order, whenever this process is killed: nothing is set aside without a line in the log, and no round
+        # can be asked for again that would have the masks of the first time.
+        EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator sets {number} answers aside")
+        forget_secrets(place.path, run)
+        answers.reset(run)
     if json:
         print_json({"run": run, "answers": number})
         return
@@ -184,4 +186,4 @@ def _row(facts: dict[str, Any] | Any) -> tuple[str, ...]:
     amount = size(facts["bytes"]) if "bytes" in facts else ""
     time = str(facts.get("at", ""))[5:19].replace("T", " ")
     named = (str(facts.get(name, "")) for name in ("what", "round", "exchange"))
-    return (time, *named, receiver, amount, what)
+    return tuple(printable(cell) for cell in (time, *named, receiver, amount, what))

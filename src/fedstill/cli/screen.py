@@ -21,6 +21,15 @@ CANNOT_RUN = "cannot run here"  # how a dry run begins to say why; its exit code
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+def printable(text: object) -> str:
+    """Text of another machine as one line in which nothing commands a terminal.
+
+    >>> printable("round 1\\n\\x1b[2Jdone")
+    'round 1  [2Jdone'
+    """
+    return "".join(letter if letter.isprintable() else " " for letter in str(text))
+
+
 def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
 

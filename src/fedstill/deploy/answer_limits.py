@@ -10,8 +10,9 @@ from fedstill.core.egress import Kind
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
 from fedstill.deploy.answer_log import AnswerLog, QuestionPlace, Used
+from fedstill.deploy.demands import PrivacyDemand, Terms
 from fedstill.deploy.egress_log import described
-from fedstill.deploy.policy import PrivacyDemand, SitePolicy, Terms
+from fedstill.deploy.policy import SitePolicy
 from fedstill.methods.wrappers.privacy_accounting import records_epsilon, replies_epsilon
 
 LEARNT: frozenset[Kind] = frozenset({"parameters", "logits", "features", "labels", "inputs"})  # of single samples

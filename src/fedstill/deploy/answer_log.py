@@ -9,7 +9,8 @@ is refused. Bytes are kept for the last round that was answered, digests for all
 
 A line is the commit: the reply's bytes and the site's new state are on disk before it, and the reply leaves after it.
 A process that is killed in between has answered nothing, and computes the same answer again. A last line that a power
-failure cut is dropped for the same reason.
+failure cut is dropped for the same reason. Reading changes nothing, since `fedstill deploy policy check` reads while a
+site is writing; what a kill left behind is cleared away before the first line is written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -27,6 +29,7 @@ from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import append_line, disk_trouble, read_file, sweep_temporaries, write_atomically
 from fedstill.core.message import Message, digest
 from fedstill.core.noise import StepNoise
+from fedstill.deploy.egress_log import Place
 
 _log = logging.getLogger(__name__)
 
@@ -96,10 +99,9 @@ class AnswerLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs: dict[str, list[LoggedAnswer]] = {}
-        if folder.is_dir():
-            sweep_temporaries(folder)
-            for path in sorted(folder.glob("*.jsonl")):
-                self.runs[path.stem] = _read(path)
+        self._swept = False
+        for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
+            self.runs[path.stem] = _read(path)
 
     @property
     def used(self) -> Used:
@@ -109,11 +111,14 @@ class AnswerLog:
         noise, steps = tuple(one for one, _ in learnt), tuple(one for _, one in learnt)
         return Used(len({(run, one.round) for run, one in given if one.reply}), len(given), noise, steps)
 
-    def check_holds(self, departed: Iterable[tuple[str, int, str, int]]) -> None:
-        """Refuse to answer where replies left of which nothing is known here: each could be asked for again."""
-        known = {(run.partition("~")[0], one.round, one.exchange, one.attempt) for run, one in self._all()}
-        for run, round, exchange, attempt in departed:
-            if (run, round, exchange, attempt) not in known:
+    def check_holds(self, departed: Iterable[Place]) -> None:
+        """Refuse to answer where replies left of which nothing is known here: each could be asked for again.
+
+        A place that was answered again after a reset has two answers.
+        """
+        known = Counter((run.partition("~")[0], one.round, one.exchange, one.attempt) for run, one in self._all())
+        for (run, round, exchange, attempt), times in Counter(departed).items():
+            if known[run, round, exchange, attempt] < times:
                 raise InputError(
                     f"the log of what left has {QuestionPlace(run, round, exchange, attempt)} of run {run}, and"
                     f" {self.folder} does not: it was deleted, or comes from a backup; restore the latest one, since"
@@ -187,7 +192,21 @@ class AnswerLog:
                 path.unlink(missing_ok=True)
         return made
 
+    def _sweep(self) -> None:
+        """Clear away what a process that was killed left half-written; only who may write here does that."""
+        if self._swept or not self.folder.is_dir():
+            return
+        for folder in (self.folder, *(one for one in self.folder.iterdir() if one.is_dir())):
+            sweep_temporaries(folder)
+        for path in self.folder.glob("*.jsonl"):
+            whole, newline, rest = read_file(path).rpartition(b"\n")
+            if rest:
+                _log.warning("the last line of %s is incomplete and was never acted on: it is removed", path)
+                write_atomically(path, whole + newline)
+        self._swept = True
+
     def _made(self, run: str = "") -> Path:
+        self._sweep()
         folder = self.folder / run
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -195,16 +214,19 @@ class AnswerLog:
             raise disk_trouble(folder, error) from error
         return folder
 
-    def check_answered(self, run: str) -> None:
+    def given(self, run: str) -> int:
+        """The number of answers in a run, which can be set aside; refuses a run in which there is none."""
         if run not in self.runs or "~" in run:  # the latter were set aside already
             raise InputError(f"this site has answered nothing in a run {run!r}: {_known(self.runs)}")
+        return len(self.runs[run])
 
     def reset(self, run: str) -> int:
         """Let a run's rounds be asked for again, by this site's operator; gives the number of answers set aside.
 
         The answers still count as given: the lines are kept under another name.
         """
-        self.check_answered(run)
+        self.given(run)
+        self._sweep()
         path = self.folder / f"{run}.jsonl"
         lines = self.runs.pop(run)
         number = 1 + max((int(one.stem.rpartition("~")[2]) for one in self.folder.glob(f"{run}~*.jsonl")), default=0)
@@ -230,12 +252,8 @@ def _known(runs: Mapping[str, Any]) -> str:
 
 
 def _read(path: Path) -> list[LoggedAnswer]:
-    """The lines of a run's log, the last for each place; one that was cut off by a power failure is removed."""
-    data = read_file(path)
-    whole, _, rest = data.rpartition(b"\n")
-    if rest:
-        _log.warning("the last line of %s is incomplete and was never acted on: it is removed", path)
-        write_atomically(path, whole + b"\n" if whole else b"")
+    """The lines of a run's log, the last for each place; one that is being written, or was cut, counts for nothing."""
+    whole, _, _ = read_file(path).rpartition(b"\n")
     found: dict[tuple[int, str, int], LoggedAnswer] = {}
     for line in whole.splitlines():
         try:

@@ -32,6 +32,10 @@ FIRST = "0" * 64  # stands for the line before the first
 FULL = 16 * 2**20  # bytes of one file
 REFUSALS = 1000  # kinds of refusals that are counted one by one in an hour; the others together
 _HOUR = 3600.0  # seconds
+_TRIES = 5  # at reading a log that is being rotated
+_LONGEST = 500  # characters of a sentence: some of it may be what a server sent
+
+Place = tuple[str, int, str, int]  # run, round, exchange, attempt
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class EgressLog:
         """A line for a refusal; of equal ones the 1st, 2nd, 4th, 8th, ..., and so of all that are too many: no disk is
         filled, however a server varies what it asks.
         """
+        why = why[:_LONGEST]
         key: tuple[Any, ...] = (why, *place.values())
         with self._lock:
             if monotonic() - self._counted_from > _HOUR:
@@ -79,7 +84,7 @@ class EgressLog:
             times = self._refusals[key]
             if times & (times - 1) == 0:
                 kinds = {"kinds": "others"} if others else {}
-                self._add({"what": "refused", **place, **kinds, "times": times, "sentence": why[:500]})
+                self._add({"what": "refused", **place, **kinds, "times": times, "sentence": why})
 
     def _add(self, facts: Mapping[str, Any]) -> None:
         if self.last is None:
@@ -94,10 +99,10 @@ class EgressLog:
     def lines(self) -> Iterator[LogLine]:
         """Every line in order; a broken chain is an error that names its place."""
         before, number = FIRST, 0
-        files = self.files()
-        self._check_complete(files)
-        for path in files:
-            for line in read_file(path).splitlines():
+        content = self._content()
+        self._check_complete([path for path, _ in content])
+        for path, data in content:
+            for line in data.splitlines():
                 number += 1
                 where = f"line {number} of the log, in {path}"
                 try:
@@ -106,9 +111,34 @@ class EgressLog:
                 except (ValueError, KeyError, TypeError, RecursionError):
                     raise RunError(f"{where}, cannot be read: the log was changed or damaged") from None
                 if not chained:
-                    raise RunError(f"{where}, does not follow the line before it: the log was changed or damaged")
+                    elsewhere = ", or the files before it were moved: bring them back" if number == 1 else ""
+                    raise RunError(
+                        f"{where}, does not follow the line before it: the log was changed or damaged{elsewhere}"
+                    )
                 before = sha256(line).hexdigest()
                 yield LogLine(path, number, facts, before)
+
+    def _content(self) -> list[tuple[Path, bytes]]:
+        """Every file as it is at one moment: a process may write this log meanwhile, and begin a new file.
+
+        A last line without its end is left out: it is being written, or a power failure cut it, and nothing left for
+        it. Of the lines before it none is missing.
+        """
+        for _ in range(_TRIES):
+            files = self.files()
+            try:
+                content = [(path, read_file(path)) for path in files]
+            except FileNotFoundError:
+                continue
+            if self.files() == files:
+                break
+        else:
+            raise RunError(f"the log in {self.folder} is being rotated: run the same command again")
+        if content and not content[-1][1].endswith(b"\n"):
+            path, data = content.pop()
+            whole, newline, rest = data.rpartition(b"\n")
+            content.append((path, data if _is_json(rest) else whole + newline))
+        return content
 
     def _check_complete(self, files: Sequence[Path]) -> None:
         """Name the first file that is not here, where others show that there was one."""
@@ -123,16 +153,26 @@ class EgressLog:
         found = sorted(self.folder.glob("egress-[0-9][0-9][0-9][0-9].jsonl"))
         return [*found, *([self.path] if self.path.exists() else [])]
 
-    def departed(self) -> Iterator[tuple[str, int, str, int]]:
-        """The place of each reply that left, as far as the files that are here tell: run, round, exchange, attempt."""
+    def departed(self) -> Counter[Place]:
+        """How many replies left for each place, as far as the files that are here tell.
+
+        A failure counts too, once for its place, where it has a line each time that it was repeated.
+        """
+        replied, failed = Counter[Place](), Counter[Place]()
         for path in self.files():
             for line in read_file(path).splitlines():
                 try:
                     facts = json.loads(line)
-                    if facts["what"] == "sent" and "attempt" in facts:
-                        yield str(facts["run"]), facts["round"] - 1, str(facts["exchange"]), facts["attempt"] - 1
+                    if facts["what"] not in ("sent", "failed") or "attempt" not in facts:
+                        continue
+                    place = (str(facts["run"]), facts["round"] - 1, str(facts["exchange"]), facts["attempt"] - 1)
+                    if facts["what"] == "sent":
+                        replied[place] += 1
+                    else:
+                        failed[place] = 1
                 except (ValueError, KeyError, TypeError, RecursionError):  # `lines` says what is wrong with the log
                     continue
+        return replied | failed
 
     def _last_digest(self) -> str:
         """The digest of the last line; a line that a power failure cut is ended, and breaks no chain of whole ones."""
@@ -141,13 +181,11 @@ class EgressLog:
             return FIRST
         data = read_file(files[-1])
         if data and not data.endswith(b"\n"):
-            try:
-                parse_json(data.rpartition(b"\n")[2])
-            except ValueError:
+            if _is_json(data.rpartition(b"\n")[2]):
+                append_line(files[-1], b"\n")
+            else:
                 self._cut(files[-1], data)
                 data = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
-            else:
-                append_line(files[-1], b"\n")
         for path in reversed(files):  # a file that was just begun may have no whole line
             if whole := (data if path == files[-1] else read_file(path)).splitlines():
                 return sha256(whole[-1]).hexdigest()
@@ -167,6 +205,14 @@ class EgressLog:
         if number > 9999 or target.exists():
             raise RunError(f"{self.path} is full and {target.name} exists: move older files of the log elsewhere")
         self.path.rename(target)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        parse_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 def described(message: Mapping[str, Any], leaves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from fedstill.deploy.apps import FINISH
 from fedstill.deploy.enrolment import Enrolment, ServerWatcher, SiteLines
 from fedstill.deploy.received_model import last_message
 from fedstill.deploy.server_options import ServerOptions
-from fedstill.engines.flower.correspondence import Letter, Outages, corresponded
+from fedstill.engines.flower.correspondence import Letter, Outages, corresponded, one_line
 from fedstill.engines.flower.grid_engine import Flower
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import SiteStore
@@ -64,7 +64,12 @@ def run_with_sites(
     answers = corresponded(
         link, _final(link, members, plan.identity, done), terms.patience, terms.limit, outages, watcher.note
     )
-    has = {answer.letter.to for answer in answers if answer.header.get("status") == "kept"}
+    has = set()
+    for answer in answers:
+        if answer.header.get("status") == "kept":
+            has.add(answer.letter.to)
+        elif "detail" in answer.header:
+            watcher.note(f"site {answer.letter.to} did not keep the final model: {one_line(answer.header['detail'])}")
     missing = sorted(set(members) - has)
     lacking = f"site {', '.join(map(str, missing))} did not get the final model: run the same command again"
     watcher.note(lacking if missing else "every site has the final model")

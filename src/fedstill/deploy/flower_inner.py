@@ -20,6 +20,7 @@ PLACES = {
     "SUPERLINK_NODE_ID": "flwr.common.constant",
     "SubStatus": "flwr.common.constant",
     "TIMESTAMP_HEADER": "flwr.common.constant",
+    "message_from_proto": "flwr.common.serde",
     "message_to_proto": "flwr.common.serde",
     "ActivateNodeRequest": "flwr.proto.fleet_pb2",
     "DeactivateNodeRequest": "flwr.proto.fleet_pb2",

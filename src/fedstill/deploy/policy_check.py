@@ -11,9 +11,10 @@ from typing import Any
 from fedstill.data.bundle import Bundle
 from fedstill.deploy.answer_limits import epsilon_spent
 from fedstill.deploy.answer_log import AnswerLog, Used
+from fedstill.deploy.demands import PrivacyDemand, Terms
 from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.deployment_plan import server_plan
-from fedstill.deploy.policy import PrivacyDemand, SitePolicy, Terms, rule
+from fedstill.deploy.policy import SitePolicy, rule
 from fedstill.deploy.secure_keys import SiteKeyring
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_session import Agreement, SiteSession
@@ -55,6 +56,7 @@ class PolicyVerdict:
             "experiment": self.digest,
             "reasons": list(self.reasons),
             "leaves": lines,
+            "requests": self.manifest["requests"],
             "terms": asdict(self.terms),
             "used": {
                 "rounds": self.used.rounds,

@@ -51,6 +51,7 @@ class _EachOnce(yaml.SafeLoader):
     """Refuses a name that stands twice: YAML lets the last one count, which the reader of a policy may not notice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)  # what `<<` merges in stands there, too
         names = Counter(one.value for one, _ in node.value if isinstance(one, yaml.ScalarNode))
         for name, times in names.items():
             if times > 1:

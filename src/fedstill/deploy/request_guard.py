@@ -138,9 +138,11 @@ class RequestGuard:
         observer: GuardObserver | None = None,
         on_connect: Callable[[int, str], None] = lambda site, token: None,
         on_leave: Callable[[int], None] = lambda site: None,
+        on_signed: Callable[[int, tuple[str, int]], None] = lambda site, peer: None,
     ) -> None:
         self.app, self.keys, self.inside, self.limit, self.seconds = app, keys, inside, limit, seconds
         self.observer, self.on_connect, self.on_leave = observer or _NoObserver(), on_connect, on_leave
+        self.on_signed = on_signed  # called with each signed request's site, and where its connection comes from
         self.left = dict.fromkeys(inside, 0)
         self.over: set[int] = set()  # who tried to send more than its allowance
         self.under_way = dict.fromkeys(inside, 0)  # requests, by site
@@ -151,6 +153,7 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in OPEN | {ROTATE}:
+            self._note("a request for something that is not served here", None)
             await _refuse(send, 404)
             return
         site, key = await self._signed(scope, send)
@@ -181,12 +184,14 @@ class RequestGuard:
     async def _signed(self, scope: Scope, send: Send) -> tuple[int | None, bytes]:
         """The site that signed a request, and its key; otherwise, None, and it is refused."""
         key, why = _signer(scope, self.keys)
-        site = self.keys.site_of(key) if key and not why else None
-        if site is None or site not in self.inside:
-            former = self.keys.former(key)
+        site = self.keys.site_of(key) if key else None
+        if why or site is None or site not in self.inside:
+            former = self.keys.former(key) if key and site is None else site
             self._note(why or "its key was revoked or replaced", former)
             await _refuse(send, 401)
             return None, b""
+        if (peer := scope.get("client")) is not None:
+            self.on_signed(site, (peer[0], peer[1]))
         return site, key
 
     async def _checked(self, site: int, key: bytes, scope: Scope, receive: Receive, send: Send) -> _Checked | None:
@@ -309,7 +314,10 @@ async def _body(receive: Receive, most: int) -> bytes | None:
 
 
 def _signer(scope: Scope, keys: SiteKeys) -> tuple[bytes, str]:
-    """The key that a request names, and why it does not count as signed with it; empty: it does."""
+    """The key with which a request was signed, and why that does not count; empty: it does.
+
+    Without a key nobody knows whose request it is: anyone can name a key that belongs to another.
+    """
     told: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name.lower() in told:
@@ -319,10 +327,12 @@ def _signer(scope: Scope, keys: SiteKeys) -> tuple[bytes, str]:
         key, signature = (b64decode(told[name], validate=True) for name in (_KEY_HEADER, _SIGNATURE_HEADER))
         stamp = told[_TIME_HEADER]
         age = (now() - datetime.fromisoformat(stamp.decode("ascii"))).total_seconds()
-        if keys.site_of(key) is None:
-            return key, "its key is not registered" if keys.former(key) is None else "its key was revoked or replaced"
+        if (unknown := keys.site_of(key) is None) and keys.former(key) is None:
+            return b"", "its key is not registered"
         if not verify_signature(bytes_to_public_key(key), stamp, signature):
             return b"", "its signature is wrong"
+        if unknown:
+            return key, "its key was revoked or replaced"
         if abs(age) <= CLOCKS_DIFFER:
             return key, ""
         when = "before now" if age > 0 else "after now"

@@ -69,7 +69,18 @@ def serve(
         def refusal(site: int, why: str) -> None:
             status.refusal(site, why)
             if why:
+                told.add((site, why))  # on the screen, by the enrolment
                 log.refused(why, site)
+
+        told = set[tuple[int, str]]()
+
+        def refused_request(site: int, why: str) -> None:
+            if (site, why) not in told:
+                told.add((site, why))
+                watcher.note(f"a request of site {site} was refused: {why}")
+                status.failure(site, f"a request was refused: {why}")
+
+        log.on_refused = refused_request
 
         def run_experiment(grid: Any) -> None:
             watchers, rosters = [*observers, status], folder.path / "rosters"

@@ -11,8 +11,9 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -23,6 +24,7 @@ from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from fedstill.core.errors import InputError, RunError
+from fedstill.deploy.connection_limit import STRANGERS, LimitedSocket
 from fedstill.deploy.flower_inner import (
     NOOP_ACCOUNT_NAME,
     NOOP_FEDERATION_ID,
@@ -103,10 +105,12 @@ class ServerEndpoint(Grid):
         )
         self._sites = {node: site for site, node in self.nodes.items()}
         self._coming: dict[str, _Incomplete] = {}  # replies of which pieces are missing, by what they answer
-        self._receivers: dict[str, int] = {}  # by message under way, its site: Flower's own errors do not name it
+        # By message under way, its site, which Flower's own errors do not name, and what it asks.
+        self._receivers: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._replies = threading.Lock()  # both are also used where sites' requests are served
         self._tokens: dict[int, str] = {}  # by site, what the connected process calls itself
-        self._socket = _bound(host, port)
+        self._socket = _bound(host, port, self._cut)
+        self.guard.on_signed = self._socket.signed
         self._certificates = certificates
         files: dict[str, Any] = {}
         if certificates is not None:
@@ -114,10 +118,12 @@ class ServerEndpoint(Grid):
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self.guard,
-                http=TimedProtocol,
+                http=cast(Any, partial(TimedProtocol, self._cut)),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                loop="asyncio",  # which asks our socket for connections; uvloop would take them past it
+                backlog=STRANGERS,
                 ws="none",
                 server_header=False,
                 **files,
@@ -126,6 +132,11 @@ class ServerEndpoint(Grid):
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self._closing = threading.Event()
         self._run: Run | None = None
+
+    def _cut(self, why: str, site: int | None = None) -> None:
+        """A connection was ended; mostly before anybody could tell whose it was."""
+        if self.log is not None:
+            self.log.refused(why, site)
 
     def _registered(self, site: int) -> InnerIdentity:
         """A site as Flower identifies it: by a key of this process, which stays when the site's own key changes."""
@@ -221,8 +232,8 @@ class ServerEndpoint(Grid):
 
     def _push(self, message: Message) -> str:
         self.guard.refill(self._sites[message.metadata.dst_node_id])
-        if self.log is not None:
-            self.log.sent(self._sites[message.metadata.dst_node_id], message)
+        site = self._sites[message.metadata.dst_node_id]
+        asked = {} if self.log is None else self.log.sent(site, message)
         with no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
             session = self.state.start_session(self.run.run_id)
@@ -234,7 +245,7 @@ class ServerEndpoint(Grid):
             for name in missing:
                 self.state.store_object(self.run.run_id, session, name, objects[name].deflate())
         with self._replies:
-            self._receivers[message.metadata.message_id] = self._sites[message.metadata.dst_node_id]
+            self._receivers[message.metadata.message_id] = site, asked
         return str(message.metadata.message_id)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -247,12 +258,13 @@ class ServerEndpoint(Grid):
         came = {name: reply for name, reply in found.items() if reply is not None}
         with self._replies:
             self.state.delete_messages(set(came))
-            sites = {name: self._receivers.pop(name) for name in came}
+            receivers = {name: self._receivers.pop(name) for name in came}
             for name in came:
                 del self._coming[name]
         if self.log is not None:
             for name, reply in came.items():
-                self.log.received(sites[name], reply)
+                site, asked = receivers[name]
+                self.log.received(site, reply, asked)
         return list(came.values())
 
     def _note_announced(self, names: set[str]) -> None:
@@ -263,7 +275,7 @@ class ServerEndpoint(Grid):
     def _take_last_replies(self, site: int) -> None:
         """Note what a site has replied before it signs off: Flower gives no replies of nodes that are not there."""
         with self._replies:
-            self._note_announced({name for name, receiver in self._receivers.items() if receiver == site})
+            self._note_announced({name for name, (receiver, _) in self._receivers.items() if receiver == site})
 
     def drop_messages(self, message_ids: Iterable[str]) -> None:
         """Forget messages, and what has come of their replies: they are sent anew, or not wanted any more."""
@@ -348,11 +360,11 @@ def _changed_at(path: Path) -> int:
         return 0
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, refused: Callable[[str, int | None], None]) -> LimitedSocket:
     check_port(port, least=0)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
+        made = LimitedSocket(family, refused)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
     except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from fedstill.deploy.flower_inner import FleetHttpClient, ObjectTree, ProtobufCl
 
 LARGEST = 64 * 2**20  # bytes of one answer: Flower cuts arrays into pieces of 20 MiB
 _SECONDS = 30.0  # for the next piece of an answer
+_WHOLE = 600.0  # seconds for a whole one
 _LEVELS = 5  # a message, its records, each record, an array, a piece of it
 _OBJECTS = 200_000  # of one message
 
@@ -31,11 +33,13 @@ class _OneServer(httpx.Client):
         try:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise httpx.RemoteProtocolError("the server compressed its answer, which was not asked for")
-            content = bytearray()
+            content, until = bytearray(), monotonic() + _WHOLE
             for piece in response.iter_raw():
                 content += piece
                 if len(content) > LARGEST:
                     raise httpx.RemoteProtocolError(f"the server's answer has over {LARGEST} bytes")
+                if monotonic() > until:
+                    raise httpx.ReadTimeout(f"the server's answer took over {_WHOLE:.0f} seconds")
         finally:
             response.close()
         return httpx.Response(response.status_code, headers=response.headers, content=bytes(content), request=request)

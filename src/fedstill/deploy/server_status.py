@@ -86,6 +86,10 @@ class Status:
         with suppress(RunError):  # the thread will write it
             self._write()
 
+    def failure(self, site: int, why: str) -> None:
+        """Something of a site failed outside of a round."""
+        self._now(failures=self.facts["failures"] | {str(site): why})
+
     def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         for record in journal:
             self.round(record)

@@ -21,18 +21,21 @@ from fedstill.deploy.private_files import only_one
 from fedstill.deploy.server_options import check_seconds
 from fedstill.deploy.site_connection import (
     HEARTBEAT,
+    DamagedMessageError,
     SiteConnection,
     SiteConnectionError,
     StillConnectedError,
     UntrustedServerError,
+    UnwelcomeMessageError,
 )
 from fedstill.deploy.site_service import SiteService, SiteWatcher
-from fedstill.engines.flower.correspondence import Backoff
+from fedstill.engines.flower.correspondence import Backoff, one_line
 from fedstill.engines.flower.encoding import new_salt
 
 _log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds between looks for a message
+_STEADY = 1.0  # seconds: a connection that breaks sooner, again and again, is tried less and less often
 _UNTRUSTED = 3  # attempts in a row that end the site: a single one may be a bit that was flipped on the way
 
 
@@ -58,23 +61,27 @@ def take_part(
     limit = folder.policy().largest_request  # an invalid policy is refused now, not when the server asks
     if (old := folder.earlier_policy()) is not None:
         watcher.note(old)
-    service = SiteService(folder, bundle, watcher, data_root, proxies, device, query)
-    service.answers.check_holds(service.egress.departed())
-    app = client_app(service)
     context = Context(0, 0, {"partition-id": folder.site}, RecordDict(), {})
     where = address or f"{f'[{folder.address}]' if ':' in folder.address else folder.address}:{folder.port}"
     authority = None if insecure else folder.ca
     most = DEFAULT_LIMIT if limit is None else int(limit * 2**20)
     token, outage = new_salt().hex(), _Outage(where, watcher, wait)
-    with only_one(folder.path, "site"):
-        has_model = False
+    with only_one(folder.path, "site"):  # before anything is read: another process may be answering until then
+        service = SiteService(folder, bundle, watcher, data_root, proxies, device, query)
+        service.answers.check_holds(service.egress.departed())
+        app, has_model = client_app(service), False
         while True:
             try:
-                with SiteConnection(where, folder.keys(), authority, token, limit=most) as line:
-                    outage.over()
+                with SiteConnection(where, folder.keys(), authority, token, most, wait) as line:
                     while True:
                         change_key(folder, line, service)
-                        message = line.receive()
+                        try:
+                            message = line.receive()
+                        except UnwelcomeMessageError as error:
+                            outage.over()
+                            line.send(_declined(error, watcher, service))
+                            continue
+                        outage.over()
                         if message is None:
                             sleep(_POLL)
                             continue
@@ -86,6 +93,9 @@ def take_part(
             except (SiteConnectionError, UntrustedServerError) as error:
                 if has_model and outage.began is not None:
                     return  # the server has ended: whether it got the last reply matters to nobody
+                if isinstance(error, DamagedMessageError):
+                    with suppress(FedstillError):
+                        service.unanswered("a message", str(error))
                 sleep(outage.delay(error))
 
 
@@ -95,15 +105,17 @@ class _Outage:
     def __init__(self, where: str, watcher: SiteWatcher, wait: float | None) -> None:
         self.where, self.watcher, self.wait = where, watcher, wait
         self.began: float | None = None
+        self.reached: float | None = None  # when the server answered last, after an outage
         self.attempts = self.untrusted = 0
         self.backoff = Backoff()
 
     def over(self) -> None:
-        """The server was reached."""
+        """The server was reached: it has answered a question, and not only taken a connection."""
+        if self.began is None and self.reached is not None:
+            return
         self.watcher.note(f"connected to {self.where}")
         _log.info("connected to %s", self.where)
-        self.began, self.attempts, self.untrusted = None, 0, 0
-        self.backoff.reset()
+        self.began, self.reached, self.attempts, self.untrusted = None, monotonic(), 0, 0
 
     def delay(self, error: SiteConnectionError | UntrustedServerError) -> float:
         """Seconds until the next attempt; raises where there is no use, or not enough time."""
@@ -112,6 +124,8 @@ class _Outage:
             raise error
         if self.began is None:
             self.began = monotonic()
+            if self.reached is None or self.began - self.reached > _STEADY:
+                self.backoff.reset()
             limit = "until it can be reached" if self.wait is None else f"for {self.wait:g} seconds"
             self.watcher.note(f"{error}: trying again {limit}")
         away = monotonic() - self.began
@@ -135,11 +149,20 @@ def _answer(app: ClientApp, message: Message, context: Context, watcher: SiteWat
         return app(message, context)
     except Exception as error:
         _log.info("a message of the server could not be answered", exc_info=True)
-        watcher.note(f"a message of the server could not be answered: {type(error).__name__}: {error}")
+        watcher.note(f"a message of the server could not be answered: {type(error).__name__}: {one_line(error)}")
         why = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: it could not be answered"
         with suppress(FedstillError):  # where no log can be written, as on a full disk, nothing left
             service.unanswered(message.metadata.message_type, why)
         return failed(message, service.told(why))
+
+
+def _declined(error: UnwelcomeMessageError, watcher: SiteWatcher, service: SiteService) -> Message:
+    """The reply to a message that is not taken: the site's operator, its log and the server get the reason."""
+    why = f"a message of the server is not taken: {one_line(error)}"
+    watcher.note(why)
+    with suppress(FedstillError):
+        service.unanswered(error.envelope.metadata.message_type, why)
+    return failed(error.envelope, service.told(why))
 
 
 def change_key(folder: SiteFolder, line: SiteConnection, service: SiteService) -> None:

@@ -12,6 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,7 +20,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from flwr.app import Message
 
-from fedstill.core.errors import InputError
+from fedstill.core.errors import FedstillError, InputError
 from fedstill.core.message import DEFAULT_LIMIT
 from fedstill.deploy.flower_inner import (
     ActivateNodeRequest,
@@ -42,8 +43,10 @@ from fedstill.deploy.flower_inner import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
+    message_from_proto,
     message_to_proto,
     no_object_id_recompute,
+    now,
     public_key_to_bytes,
     pull_and_inflate_object_from_tree,
     push_objects,
@@ -57,12 +60,25 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT = 10.0  # seconds, Flower's least: a site that is silent for twice as long counts as gone
 _BEAT = 4.0  # seconds between heartbeats, so that one may be lost
+_FETCH = 120.0  # seconds after which a part of a message that the server announced and does not have is given up
 
 T = TypeVar("T")
 
 
 class SiteConnectionError(Exception):
     """The server cannot be reached at the moment; retry."""
+
+
+class DamagedMessageError(SiteConnectionError):
+    """Something came that is no message, or not all of one."""
+
+
+class UnwelcomeMessageError(FedstillError):
+    """A message that this site does not take, as it answers the server: `envelope` is the message without content."""
+
+    def __init__(self, envelope: Message, why: str) -> None:
+        super().__init__(why)
+        self.envelope = envelope
 
 
 class UntrustedServerError(InputError):
@@ -92,6 +108,7 @@ class SiteConnection:
     authority: Path | None  # None: without TLS
     token: str = ""  # what this process calls itself: with the same one it may connect again at once
     limit: int = DEFAULT_LIMIT  # bytes of one message of the server
+    patience: float | None = None  # seconds for the server's answer while connecting; None: as for any other answer
     node: Node | None = None
 
     def __enter__(self) -> Self:
@@ -99,6 +116,9 @@ class SiteConnection:
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         layers: list[ProtobufClientInterceptor] = [version, self._signing, _Token(self.token)]
         self._client = fleet_client(self.address, self.authority, layers)
+        usual = self._client._client.timeout
+        if self.patience is not None:
+            self._client._client.timeout = httpx.Timeout(max(1.0, min(self.patience, usual.read or self.patience)))
         self._closing = threading.Event()
         request = ActivateNodeRequest(public_key=public_key_to_bytes(self.keys[1]), heartbeat_interval=HEARTBEAT)
         try:
@@ -106,6 +126,7 @@ class SiteConnection:
         except BaseException:
             self._client.close()
             raise
+        self._client._client.timeout = usual
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -128,16 +149,23 @@ class SiteConnection:
         pulled = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not pulled.messages_list:
             return None
-        run_id, tree = pulled.messages_list[0].metadata.run_id, pulled.message_object_trees[0]
-        self._guarded(lambda: check_tree(tree))
-        message = self._guarded(
-            lambda: pull_and_inflate_object_from_tree(
-                tree,
-                _verified(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id), self.limit),
-                make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run_id),
-                return_type=Message,
-            )
-        )
+        return self._guarded(lambda: self._fetched(pulled.messages_list[0], pulled.message_object_trees[0]))
+
+    def _fetched(self, announced: Any, tree: Any) -> Message:
+        """A message with its content, which is fetched up to the limit."""
+        run_id = announced.metadata.run_id
+        pull = _Verified(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id), self.limit)
+        confirm = make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run_id)
+        check_tree(tree)
+        try:
+            message = pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message, max_time=_FETCH)
+        except ObjectPullError as error:
+            if not pull.over:
+                raise
+            why = f"it has over {self.limit / 2**20:g} megabytes, the most that this site receives"
+            envelope = message_from_proto(announced)
+            envelope.metadata.__dict__["_message_id"] = tree.object_id
+            raise UnwelcomeMessageError(envelope, why) from error
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message
 
@@ -199,15 +227,20 @@ class SiteConnection:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except (ObjectPullError, ObjectPushError, KeyError, ValueError, TypeError) as error:
-            raise SiteConnectionError(f"a message did not arrive completely ({type(error).__name__})") from error
+            raise DamagedMessageError(f"a message did not arrive completely ({type(error).__name__})") from error
 
     def _refused(self, response: httpx.Response) -> Exception:
         match response.status_code:
             case 401 if self.node is None:
+                if (ahead := _ahead(response)) is not None and abs(ahead) > CLOCKS_DIFFER:
+                    return InputError(
+                        f"the server at {self.address} refuses this site: this machine's clock is {abs(ahead):.0f}"
+                        f" seconds {'ahead of' if ahead > 0 else 'behind'} the server's, and may differ by"
+                        f" {CLOCKS_DIFFER:.0f}: set both clocks"
+                    )
                 return InputError(
                     f"the server at {self.address} does not know this site's key: ask its operator to put site.pub into"
-                    " server/sites/, unless it was revoked; or the clocks of both machines differ by over"
-                    f" {CLOCKS_DIFFER:.0f} seconds"
+                    " server/sites/, unless it was revoked"
                 )
             case 412 if self.node is None:
                 return StillConnectedError(
@@ -247,21 +280,31 @@ class _Token:
         return call_next(context)
 
 
-def _verified(pull: Callable[[str], bytes], limit: int = DEFAULT_LIMIT) -> Callable[[str], bytes]:
-    """The same for bytes that have the digest by which they were announced, up to a limit; others are refused."""
-    left, lock = [limit], threading.Lock()
+class _Verified:
+    """Fetches bytes that have the digest by which they were announced, up to a limit; others are refused."""
 
-    def pulled(name: str) -> bytes:
-        content = pull(name)
+    def __init__(self, pull: Callable[[str], bytes], limit: int = DEFAULT_LIMIT) -> None:
+        self.pull, self.limit, self.left, self.over = pull, limit, limit, False
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> bytes:
+        content = self.pull(name)
         if get_object_id(content) != name:
             raise ObjectPullError(name, "its bytes do not have the digest that was announced")
-        with lock:  # several pieces are fetched at once
-            left[0] -= len(content)
-            if left[0] < 0:
-                raise ObjectPullError(name, f"the message has over {limit} bytes")
+        with self._lock:  # several pieces are fetched at once
+            self.left -= len(content)
+            self.over = self.over or self.left < 0
+        if self.over:
+            raise ObjectPullError(name, f"the message has over {self.limit} bytes")
         return content
 
-    return pulled
+
+def _ahead(response: httpx.Response) -> float | None:
+    """Seconds by which this machine's clock is ahead of the server's; None if it does not give the time."""
+    try:
+        return (now() - parsedate_to_datetime(response.headers["date"])).total_seconds()
+    except (KeyError, ValueError, TypeError):
+        return None
 
 
 def _certificate_trouble(address: str, error: ssl.SSLCertVerificationError) -> str:

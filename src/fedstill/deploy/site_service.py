@@ -131,6 +131,9 @@ class SiteService:
             part.agreement = agreement.model_copy(update=facts)
             if reasons := self._reasons(part):
                 return self._refused(reasons[0])
+            if not self.answers.runs.get(run):  # a run that has begun may need nothing but what was answered already
+                every = part.agreement.manifest["leaves"]
+                check_budget(self.folder.policy(), self.answers, part.terms, every, QuestionPlace(run, 0, "any"))
             place = self._agreements / f"{run}.json"
             place.parent.mkdir(exist_ok=True)
             write_atomically(place, part.agreement.model_dump_json(indent=2).encode() + b"\n")
@@ -180,7 +183,7 @@ class SiteService:
             withheld, asked = tuple(self._withheld(part, place.exchange)), request_digest(request, header)
             if (before := self.answers.find(place, asked, withheld)) is not None:
                 self.watcher.note(f"{place}: asked again, the same reply is sent")
-                self._note_departure(part, place, before[0], again=True)
+                self._note_departure(part, place, before[0], "sent again")
                 return before
             part.check_attempt(place)
             check_budget(policy, self.answers, part.terms, part.lines(place.exchange), place)
@@ -203,7 +206,10 @@ class SiteService:
         sent = message if isinstance(outcome, Reply) else None
         noise = self._noise(part, place.exchange, message)
         self.answers.add(place, asked, sent, told, withheld, noise, None if noise is None else part.terms.steps)
-        self._note_departure(part, place, message, sentence=outcome.detail if isinstance(outcome, Failure) else "")
+        if isinstance(outcome, Failure):
+            self._note_departure(part, place, message, "failed", sentence=outcome.detail)
+        else:
+            self._note_departure(part, place, message, "sent")
         self.watcher.answered(place.exchange, place.round, part.plan.rounds, outcome)
         for line in notes:
             self.watcher.note(line)
@@ -212,9 +218,10 @@ class SiteService:
 
     def _not_answered(self, header: Mapping[str, Any], error: FedstillError) -> Header:
         """The reply to a request that this site does not answer, which is logged."""
-        self.watcher.note(f"request not answered: {error}")
+        self.watcher.note(f"request not answered: {one_line(error)}")
         _log.info("a request of the server is not answered", exc_info=True)
-        self.egress.refuse(str(error), exchange=str(header.get("exchange"))[:80], round=_shown(header.get("round")))
+        asked = {"exchange": one_line(header.get("exchange"))[:80], "round": _shown(header.get("round"))}
+        self.egress.refuse(one_line(error), **asked)
         status = "refused" if isinstance(error, InputError) else "failed"
         taken: Header = {"taken": 1} if isinstance(error, TakenError) else {}
         return {"status": status, "detail": self.told(str(error)), "work": 0.0, **taken}
@@ -228,13 +235,13 @@ class SiteService:
         return part.terms.noise or 0.0
 
     def _note_departure(
-        self, part: SiteSession, place: QuestionPlace, message: Message, again: bool = False, sentence: str = ""
+        self, part: SiteSession, place: QuestionPlace, message: Message, what: str, **more: str
     ) -> None:
         """A line of the log for a message, before it leaves."""
         tensors = described(message, part.lines(place.exchange))
         rules = sorted({rule(one) for one in tensors})
         self.egress.add(
-            what="sent again" if again else "failed" if sentence else "sent",
+            what=what,
             run=place.run,
             experiment=part.digest,
             round=place.round + 1,
@@ -245,20 +252,22 @@ class SiteService:
             bytes=message.nbytes,
             sha256=sha256(message.encode()).hexdigest(),
             rules=rules or ["allow metrics: server"],
-            **({"sentence": sentence} if sentence else {}),
+            **more,
         )
 
     def finish(self, models: Message, header: Mapping[str, Any]) -> Header:
         """Store the final models, and this site's own, where `fedstill export` finds them."""
         try:
             part, place = self._part(str(header.get("run"))), self.folder.path / RECEIVED / str(header.get("name"))
+            if not place.name.endswith(f"-{header['run']}"):  # or it would take the place of another run's models
+                raise RunError("the server's last message names the folder of another run")
             check_storage(self.folder.policy(), self.folder.path, place, 0, models.nbytes)
             self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
             forget_secrets(self.folder.path, str(header.get("run")))
         except FedstillError as error:
-            self.watcher.note(f"the final model could not be kept: {error}")
+            self.watcher.note(f"the final model could not be kept: {one_line(error)}")
             _log.info("the final model could not be kept", exc_info=True)
-            self.egress.refuse(str(error), exchange="finish")
+            self.egress.refuse(one_line(error), exchange="finish")
             return {"status": "failed", "detail": self.told(str(error))}
         self.egress.add(
             what="received",
@@ -340,6 +349,7 @@ class SiteService:
         return self.folder.policy().reasons(part.agreement.manifest, part.digest, part.terms)
 
     def _refused(self, why: str) -> Header:
+        why = one_line(why)  # some of it may be what the server sent
         self.watcher.note(f"this site does not take part: {why}")
         _log.info("declined to take part: %s", why)
         self.egress.refuse(why, exchange="enrol or accept")

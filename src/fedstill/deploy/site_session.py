@@ -23,8 +23,8 @@ from fedstill.core.site_files import KeepsOnSite
 from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
 from fedstill.deploy.answer_log import QuestionPlace
+from fedstill.deploy.demands import Terms
 from fedstill.deploy.deployment_plan import DataFacts, shared_digest, sites_plan
-from fedstill.deploy.policy import Terms
 from fedstill.deploy.secure_keys import SiteKeyring
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -21,12 +22,17 @@ BODY_BYTES = 24 * 2**20  # of one request: Flower cuts arrays into pieces of 20 
 
 
 class TimedProtocol(asyncio.Protocol):
-    """Uvicorn's protocol for one connection, which is cut when the head of a request takes too long, or is too long."""
+    """Uvicorn's protocol for one connection, which is cut when the head of a request takes too long, or is too long.
+
+    Why a connection was cut, or that what came is no request, is passed to `refused`: the guard sees none of these.
+    """
 
     seconds = HEAD_SECONDS
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, refused: Callable[[str], None] = lambda why: None, **settings: Any) -> None:
+        self._refused = refused
         self._inner = cast(Any, AutoHTTPProtocol)(**settings)
+        self._answer_nonsense, self._inner.send_400_response = self._inner.send_400_response, self._nonsense
         self._transport: asyncio.BaseTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes since the last whole head that anybody waits for
@@ -47,8 +53,7 @@ class TimedProtocol(asyncio.Protocol):
         self._start()
         self._unread = len(data) if cycle is not before else self._unread + len(data)
         if self._unread > HEAD_BYTES + _rest_of_body(cycle):
-            _log.info("a connection with a head of a request of over %d bytes was cut", HEAD_BYTES)
-            self._abort()
+            self._abort(f"the head of a request has over {HEAD_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
@@ -73,10 +78,15 @@ class TimedProtocol(asyncio.Protocol):
             self._timer = None
 
     def _cut(self) -> None:
-        _log.info("a connection without a whole head of a request for %.0f seconds was cut", self.seconds)
-        self._abort()
+        self._abort(f"no whole head of a request came within {self.seconds:g} seconds")
 
-    def _abort(self) -> None:
+    def _nonsense(self, message: str) -> None:
+        self._refused("what came is no request")
+        self._answer_nonsense(message)
+
+    def _abort(self, why: str) -> None:
+        _log.info("a connection was cut: %s", why)
+        self._refused(why)
         self._stop()
         cast(asyncio.WriteTransport, self._transport).abort()
 

@@ -59,13 +59,14 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     method = plan.method
     server = method.start(plan.streams)
     leaves: list[dict[str, Any]] = []
-    arrives = 0
+    arrives, requests = 0, dict[str, int]()
     surveys, evaluator = plan.participants.exchanges(method.models(server)), plan.evaluator
     exchanges = [*surveys, *method.exchanges(server, 0)]
     evaluation = evaluator.exchanges(method) if isinstance(evaluator, OnSiteEvaluator) else []
     exchanges += evaluation
     for step in first_round(plan, exchanges, server, plan.profiles[0]):
         arrives += step.request.nbytes
+        requests[step.exchange.name] = step.request.nbytes
         reply = _rehearsed(plan, step) if rehearse and not step.exchange.auxiliary else step.expected()
         declared = next(one for one in exchanges if one.name == step.exchange.name)
         evaluates = declared is exchanges[-1] if plan.experiment.secure is None else declared in evaluation
@@ -92,6 +93,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
         "model": plan.experiment.model,
         "leaves": leaves,
         "arrives_bytes": arrives,
+        "requests": requests,
         "participation": f"decided by the server, which asks for {' and '.join(one.name for one in surveys)} as listed"
         if surveys
         else "decided by the server from client ids alone; nothing leaves for it",

@@ -27,7 +27,7 @@ from fedstill.deploy.rehearsal import LocalDeployment
 from fedstill.deploy.site_service import SiteService
 
 from ..conftest import Notes, Stage, make_stage
-from ..test_site_service import PRIVATE, offer
+from ..test_site_service import GREETING, PRIVATE, offer
 
 OPEN = "allow: [parameters, statistics, metrics]\n"
 WEIGHT = "model/parameters/head.weight"
@@ -198,6 +198,34 @@ def test_a_refusal_does_not_tell_the_figure_that_it_protects(fresh: Any) -> None
     why = str(service.accept(offer(service))["detail"])
     assert "100000" in why
     assert not any(f" {number} " in f" {why} " for number in range(10_000))
+
+
+def test_a_site_without_a_budget_is_not_in_a_new_run(fresh: Any) -> None:
+    """Else each of its rounds would fail; a run that has begun goes on, since it may need nothing new."""
+    service = fresh()
+    (service.folder.path / "policy.yaml").write_text(f"{OPEN}rounds: 1\n")
+    run, request = agreed(service)
+    assert ask(service, run, request)[1]["status"] == "reply"
+    refused = service.accept(offer(service, seed=1))
+    assert (refused["status"], "allows 1 rounds over all runs" in str(refused["detail"])) == ("refused", True)
+    assert service.accept(offer(service))["status"] == "ready"
+
+
+def test_what_a_server_writes_commands_no_terminal_and_names_no_other_folder(fresh: Any) -> None:
+    service = fresh()
+    escape = "\x1b]0;title\x07\x1b[2J\u202e"
+    run, request = agreed(service)
+    service.enrol({**GREETING, "fedstill": escape + "9" * 10**6})
+    service.accept({**offer(service), "experiment": escape})
+    service.turned_away({"detail": escape})
+    ask(service, run, request, exchange=escape)
+    last = {"run": run, "name": "fedavg-clinics-0123456789abcdef", "result": "{}", "kept": -1, "state": ""}
+    told = service.finish(Message({}), last)
+    assert told["detail"] == "the server's last message names the folder of another run"
+    lines = [line.facts for line in read_log(service.folder.path)]
+    for text in (service.watcher.text, *(str(one.get(name)) for one in lines for name in ("sentence", "exchange"))):
+        assert all(one.isprintable() or one == "\n" for one in text), text
+        assert len(text) < 5000
 
 
 class Killed(BaseException):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import socket
+import time
 import tracemalloc
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -14,10 +18,11 @@ import pytest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
+from fedstill.core.errors import InputError
 from fedstill.deploy import server_responses
 from fedstill.deploy.keys import make_key
 from fedstill.deploy.server_responses import check_tree
-from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError, _verified
+from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError, _Verified
 
 MOST = 2**20
 
@@ -91,9 +96,40 @@ def test_an_answer_without_end_does_not_fill_a_sites_memory(
     assert peak < 16 * MOST
 
 
+def test_an_answer_that_goes_on_for_ever_ends(server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_responses, "_WHOLE", 0.0)
+    monkeypatch.setattr(_Server, "answer", (200, {}, b"drop"))
+    with pytest.raises(SiteConnectionError, match=r"no answer from the server .*ReadTimeout"):
+        connect(server)
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_waited_for_as_long_as_was_said() -> None:
+    key = make_key()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        line = SiteConnection(f"127.0.0.1:{silent.getsockname()[1]}", (key, key.public_key()), None, patience=0.1)
+        began = time.monotonic()
+        with pytest.raises(SiteConnectionError, match="no answer from the server"):
+            line.__enter__()
+        assert time.monotonic() - began < 10, "and not for thirty seconds"
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(-400, "400 seconds ahead of"), (900, "900 seconds behind")])
+def test_a_site_whose_clock_is_wrong_is_told_so(
+    server: HTTPServer, seconds: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds, milliseconds=500), usegmt=True)
+    monkeypatch.setattr(_Server, "date_time_string", lambda self: date)
+    monkeypatch.setattr(_Server, "answer", (401, {"content-length": "0"}, b""))
+    with pytest.raises(InputError, match=rf"this machine's clock is {says} the server's"):
+        connect(server)
+    monkeypatch.setattr(_Server, "date_time_string", lambda self: "yesterday")
+    with pytest.raises(InputError, match="does not know this site's key"):
+        connect(server)
+
+
 def test_a_message_is_fetched_up_to_its_limit() -> None:
     pieces = {sha256(one).hexdigest(): one for one in (b"a" * 60, b"b" * 60)}
-    pull = _verified(pieces.__getitem__, limit=100)
+    pull = _Verified(pieces.__getitem__, limit=100)
     first, second = pieces
     assert pull(first) == pieces[first]
     with pytest.raises(ObjectPullError, match="has over 100 bytes"):

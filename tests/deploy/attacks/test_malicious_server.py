@@ -35,6 +35,7 @@ POLICY = """\
 allow: {parameters: server, statistics: server, metrics: server}
 rounds: 3
 attempts: 1
+largest_request: 2
 """
 
 
@@ -105,6 +106,17 @@ def test_weights_crafted_to_read_out_test_data_are_evaluated_once(evil: Maliciou
         assert not other.message
     refused = [line for line in evil.log() if line["what"] == "refused" and line["exchange"] == "evaluate"]
     assert refused[0]["round"] == 1
+
+
+def test_a_request_over_the_limit_is_refused_with_a_sentence_and_breaks_no_connection(evil: Malicious) -> None:
+    """It was fetched again and again, and neither end had a line about it."""
+    connected = evil.link.since(evil.link.nodes[0])
+    answer = evil.ask({"model/parameters/x": torch.zeros(2**20)}, exchange="train")
+    assert "it has over 2 megabytes, the most that this site receives" in str(answer.header["detail"])
+    assert evil.link.since(evil.link.nodes[0]) == connected
+    last = evil.log()[-1]
+    assert (last["what"], last["exchange"]) == ("refused", "train.exchange")
+    assert str(answer.header["detail"]) == last["sentence"]
 
 
 def test_weights_crafted_to_imprint_training_data_are_trained_once_and_repeats_get_the_same_bytes(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +24,11 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from fedstill.core.errors import RunError
 from fedstill.deploy import request_guard
+from fedstill.deploy.connection_limit import STRANGERS
 from fedstill.deploy.deployment_folder import SiteFolder, make_deployment, open_server, open_site
 from fedstill.deploy.egress_log import read_log
 from fedstill.deploy.key_rotation import rotation_request
+from fedstill.deploy.keys import make_key, registered_bytes
 from fedstill.deploy.request_guard import CLOCKS_DIFFER, signature_headers
 from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
 from fedstill.deploy.server_log import ServerLog
@@ -84,9 +88,7 @@ def test_a_captured_request_is_not_accepted_later(target: Target, monkeypatch: p
     real = request_guard.now
     monkeypatch.setattr(request_guard, "now", lambda: real() + timedelta(seconds=CLOCKS_DIFFER + 10))
     assert target.post(0, PULL, body, captured) == 401
-    assert target.refusals() == [
-        ("a stranger", "it was signed more than 300 seconds before now, by the server's clock")
-    ]
+    assert target.refusals() == [("site 0", "it was signed more than 300 seconds before now, by the server's clock")]
 
 
 def test_a_captured_request_of_another_site_does_not_serve(target: Target) -> None:
@@ -157,6 +159,65 @@ def test_an_unsigned_request_is_answered_before_its_body_is_sent(target: Target)
 def test_bodies_over_the_limit_are_refused(target: Target) -> None:
     assert target.post(0, PULL, bytes(25 * 2**20)) == 413
     assert target.refusals() == [("site 0", f"a request of over {24 * 2**20} bytes")]
+
+
+def test_a_thousand_silent_connections_neither_shut_a_site_out_nor_take_all_descriptors(target: Target) -> None:
+    """Each held a descriptor for a minute: with 1,100 of them a server could open no file, and the run ended."""
+    address = ("127.0.0.1", target.link.port)
+    held = []
+    for number in range(2 * STRANGERS):
+        held.append(socket.create_connection(address))
+        if number % 50 == 0:
+            assert target.post(0, PULL, target.pull(target.link.nodes[0])) == 200
+    until = time.monotonic() + 10
+    while sum(map(is_open, held)) > STRANGERS:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert is_open(held[-1])
+    assert target.post(0, PULL, target.pull(target.link.nodes[0])) == 200
+    assert set(target.refusals()) == {("a stranger", f"more than {STRANGERS} connections at once")}
+    for one in held:
+        one.close()
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_connections_that_end_before_anybody_is_known_are_in_the_log(target: Target) -> None:
+    context = ssl.create_default_context(cafile=str(target.sites[0].ca))
+    for text, why in (
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "a request for something that is not served here"),
+        (b"nonsense\r\n\r\n", "what came is no request"),
+        (b"GET / HTTP/1.1\r\nX: " + 70_000 * b"x", "the head of a request has over 65536 bytes"),
+    ):
+        target.refusals()
+        raw = socket.create_connection(("127.0.0.1", target.link.port), timeout=10)
+        with context.wrap_socket(raw, server_hostname="127.0.0.1") as line, suppress(OSError):
+            line.sendall(text)
+            line.recv(200)
+        assert target.refusals() == [("a stranger", why)]
+
+
+def test_nobody_is_named_by_a_public_key_that_anyone_may_have(target: Target) -> None:
+    """A key that was replaced, and a wrong signature: the line of the log does not point at the site."""
+    keys = target.link.guard.keys
+    old, spare = target.sites[1].keys()[1], make_key()
+    keys._former[registered_bytes(spare.public_key())] = 1
+    headers = signature_headers(make_key(), spare.public_key())
+    assert target.post(1, PULL, b"", headers) == 401
+    assert target.post(1, PULL, b"", signature_headers(make_key(), old)) == 401
+    assert target.post(1, PULL, b"", signature_headers(spare, spare.public_key())) == 401
+    assert set(target.refusals()) == {
+        ("a stranger", "its signature is wrong"),
+        ("site 1", "its key was revoked or replaced"),
+    }
 
 
 def test_forged_lines_of_the_log_are_noticed(target: Target) -> None:
