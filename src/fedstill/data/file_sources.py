@@ -140,4 +140,5 @@ def bundled(
         sites=len(sites),
         site_names=tuple(sites),
         sources={part: split.sources for part, split in splits.items() if split.sources},
+        preparation=splits["train"].preparation,
     )

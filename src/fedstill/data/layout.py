@@ -17,6 +17,7 @@ from fedstill.core.dataset import ArrayDataset, Dataset, rarest_class
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind
 from fedstill.data.clouds import normalise
+from fedstill.data.feature_preparation import Preparation
 from fedstill.data.lazy_images import LazyImages
 from fedstill.data.readers.lazy_pixels import LazyPixels
 from fedstill.data.readers.raw import Array, FileFindings, Raw, Split
@@ -42,6 +43,7 @@ class Samples:
     groups: tuple[str, ...] = ()  # patients, of every row, where they are known
     numbers: dict[str, Tensor] = field(default_factory=dict)  # sites and groups as columns of numbers
     sources: tuple[object, ...] = ()  # of each sample, where more can be read of it later
+    preparation: Preparation | None = None  # what was done to the columns of a table
 
     def columns(self) -> dict[str, Tensor]:
         """The columns of the data set."""

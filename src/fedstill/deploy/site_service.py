@@ -253,7 +253,8 @@ class SiteService:
         try:
             part, place = self._part(str(header.get("run"))), self.folder.path / RECEIVED / str(header.get("name"))
             check_storage(self.folder.policy(), self.folder.path, place, 0, models.nbytes)
-            self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
+            made = self.bundle.preparation
+            self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header, made))
             forget_secrets(self.folder.path, str(header.get("run")))
         except FedstillError as error:
             self.watcher.note(f"the final model could not be kept: {error}")
