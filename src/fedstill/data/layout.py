@@ -44,6 +44,7 @@ class Samples:
     numbers: dict[str, Tensor] = field(default_factory=dict)  # sites and groups as columns of numbers
     sources: tuple[object, ...] = ()  # of each sample, where more can be read of it later
     preparation: Preparation | None = None  # what was done to the columns of a table
+    rows: Tensor | None = None  # the place of each sample in its source, where some of them were taken
 
     def columns(self) -> dict[str, Tensor]:
         """The columns of the data set."""
@@ -64,7 +65,9 @@ class Samples:
 
     def name(self, row: int) -> str:
         """The source of a sample."""
-        return self.names[row] if self.names else f"row {row} of {self.where}"
+        if self.names:
+            return self.names[row]
+        return f"row {row if self.rows is None else int(self.rows[row])} of {self.where}"
 
 
 @dataclass
@@ -206,7 +209,8 @@ def taken(samples: Samples, rows: Tensor) -> Samples:
         tuple(each[row] for row in chosen) if each else () for each in (samples.names, samples.sites, samples.groups)
     )
     inputs, labels = samples.inputs[rows], samples.labels[rows]
-    return Samples(inputs, labels, samples.kind, samples.where, names, sites=sites, groups=groups)
+    places = rows if samples.rows is None else samples.rows[rows]
+    return Samples(inputs, labels, samples.kind, samples.where, names, sites=sites, groups=groups, rows=places)
 
 
 def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ class TableFiles(FromFiles):
                 _labels(table, classes),
                 "array",
                 table.where,
+                tuple(table.rows),
                 sites=tuple(table.sites),
                 groups=tuple(table.groups),
             )
@@ -66,8 +67,8 @@ def read_unlabelled(path: Path, settings: DataSettings, found: FileFindings) -> 
     if any(table.labels) or table.targets:
         return None
     trained = np.array([part == "train" for part in table.parts] or [True] * len(table))
-    numbers, _ = prepare(table, trained, settings, found)
-    return numbers[trained]
+    numbers: Array = prepare(table, trained, settings, found)[0][trained]
+    return numbers
 
 
 def _labels(table: FeatureTable, classes: tuple[str, ...]) -> torch.Tensor:
@@ -80,7 +81,11 @@ def _labels(table: FeatureTable, classes: tuple[str, ...]) -> torch.Tensor:
 def _rows(table: FeatureTable, classes: tuple[str, ...], found: FileFindings) -> dict[str, torch.Tensor]:
     """The rows of each split, by the column of splits or held out here."""
     if not table.parts:
-        return held_out_rows(_labels(table, classes), tuple(table.sites), tuple(table.groups), found)
+        rows = held_out_rows(_labels(table, classes), tuple(table.sites), tuple(table.groups), found)
+        if not len(rows["test"]):
+            what = "one patient or row" if table.groups else "one row"
+            raise InputError(f"{table.where} has {what} of each class: nothing can be learned and tested, so add rows")
+        return rows
     parts = np.array(table.parts)
     if "test" not in table.parts and "validation" in table.parts:
         found.notes.append("there is no row of the split test: those of validation are tested on")

@@ -6,6 +6,7 @@ those of each site: a site of a deployment has no others, so a simulation gives 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,8 @@ from fedstill.data.feature_preparation import (
     parsed,
     rows_of_sites,
 )
-from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS, alike, class_of_numbers, sorted_names
+from fedstill.data.readers.class_labels import alike, class_of_numbers, sorted_names
+from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS
 from fedstill.data.readers.raw import PARTS, FileFindings, Part
 from fedstill.data.readers.target_columns import Targets, read_targets
 from fedstill.data.readers.text_table import SUFFIXES, TextTable, is_identifier, read_text_table
@@ -34,9 +36,12 @@ from fedstill.data.readers.text_table import SUFFIXES, TextTable, is_identifier,
 _LABELS = ("label", "target", "class", "diagnosis", "outcome")
 _MOST_CATEGORIES = 50
 _MOST_CLASSES = 100
+_MOST_FRACTIONS = 10  # different numbers that are not whole, among labels
 _FEW_VALUES = 20  # of a column that is tried as a copy of the classes
+_REPEATED = 3  # rows with each of these values, at least and on average
 _COPY = 0.999  # of the rows whose class one column gives
 _STAND_INS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)  # for missing numbers, in many a register
+_DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d\d))([ T]\d{1,2}:.*)?")
 _NUMBERED = 10  # rows from which a column that numbers them is no coincidence
 
 
@@ -53,6 +58,7 @@ class FeatureTable:
     targets: list[Targets] = field(default_factory=list)  # of every row, where it has any number of classes
     names: tuple[str, ...] = ()  # of these classes
     site_column: str = ""  # the one of sites, in a table that has it
+    rows: list[str] = field(default_factory=list)  # the name of every row, as a spreadsheet counts
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -99,6 +105,7 @@ def _joined(tables: dict[Path, FeatureTable]) -> FeatureTable:
             for row in table.targets
         ],
         names,
+        rows=[name for table in tables.values() for name in table.rows],
     )
 
 
@@ -159,6 +166,7 @@ def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_l
         [held for row in kept if targets and (held := targets[row]) is not None],
         names,
         site or "",
+        [f"{table.path}, row {row + 2}" for row in kept],
     )
 
 
@@ -180,6 +188,12 @@ def class_names(table: FeatureTable, settings: DataSettings, found: FileFindings
         if strange := sorted(held - set(settings.classes)):
             raise InputError(f"{table.where} has the label {strange[0]!r}, which is not among the classes given")
         return settings.classes
+    fractions = [label for label in sorted(held) if (numbers := parsed([label])) is not None and numbers[0] % 1]
+    if len(fractions) > _MOST_FRACTIONS:
+        raise InputError(
+            f"{table.where} has {len(held):,} different numbers as labels, such as {fractions[0]}, which are"
+            " measurements and no classes: give a column of classes, with label=COLUMN"
+        )
     if len(held) > _MOST_CLASSES:
         raise InputError(
             f"{table.where} has {len(held):,} different labels: give a column of classes, with label=COLUMN"
@@ -217,8 +231,11 @@ def prepare(
     if missing := {name: count for name, count in missing.items() if count}:
         rule = "0" if settings.impute == "zero" else f"the {settings.impute} of the training rows of its site"
         found.notes.append(f"{sum(missing.values()):,} missing values in {_few(missing)}: each becomes {rule}")
-    if not any(isinstance(one, NumberColumn) or one.categories for one in columns):
+    trained_on = {name: [cells[row] for row in np.flatnonzero(train)] for name, cells in table.features.items()}
+    if all(map(is_missing, (cell for cells in trained_on.values() for cell in cells))):
         raise InputError(f"{table.where} has no value in any feature of its training rows: fill some in")
+    if same := [name for name, cells in trained_on.items() if len(set(cells)) == 1]:
+        found.notes.append(f"all training rows have the same in {_few(same)}: nothing is learned from it")
     made = Preparation(tuple(columns), names, table.site_column)
     return made.read(table.features, sites), made
 
@@ -231,6 +248,11 @@ def _doubt_texts(name: str, cells: Sequence[str], found: FileFindings) -> None:
         found.doubts.append(
             f"the column {name!r} has numbers with commas, the first {texts[0]!r}, and is taken for categories: write a"
             " decimal point, and no separator of thousands"
+        )
+    elif texts and all(_DATE.fullmatch(cell) for cell in texts):
+        found.doubts.append(
+            f"the column {name!r} has dates, the first {texts[0]}, and each is taken for a category of its own: give a"
+            f" number in its place, such as days or years, or drop={name}"
         )
     elif 2 * len(texts) < len(known):
         found.doubts.append(
@@ -282,7 +304,7 @@ def find_copies(table: FeatureTable, found: FileFindings) -> None:
     for name, cells in table.features.items():
         values = np.unique(np.array(cells), return_inverse=True)[1]
         count = int(values.max()) + 1
-        if not 1 < count <= _FEW_VALUES:
+        if not 1 < count <= min(_FEW_VALUES, len(labels) // _REPEATED):
             continue
         held = np.zeros((count, int(labels.max()) + 1))
         np.add.at(held, (values, labels), 1)

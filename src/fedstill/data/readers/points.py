@@ -22,6 +22,7 @@ SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
 SHAPES = (*SUFFIXES, ".pcd")  # in folders of shapes; a scan of a room in this format is read whole
 _KEYS = ("points", "x", "cloud", "pc")  # names of a cloud in an archive
 Cloud = NDArray[np.float32]
+_MOST_COLUMNS = 16  # of a cloud: coordinates, colours, normals and a few more
 
 
 def read_shape(path: Path, points: int, key: str, notes: list[str] | None = None, colour: bool = False) -> Cloud:
@@ -105,6 +106,11 @@ def _array(path: Path) -> NDArray[np.floating]:
     array = lone_array(path)
     if array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
         raise InputError(f"{path} should hold numbers of the shape (points, 3)")
+    if len(array) < array.shape[1] > _MOST_COLUMNS:
+        raise InputError(
+            f"{path} has the shape {array.shape}, and a cloud has a row of x, y and z for each point: exchange its"
+            " axes, or read signals as signals:FOLDER"
+        )
     return array
 
 
