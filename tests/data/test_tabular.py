@@ -122,7 +122,8 @@ def test_a_column_that_gives_the_class_away_is_reported(tmp_path: Path) -> None:
         (",categorical=z", "a,label\n1,x\n2,y\n1,x\n2,y\n", r"no feature 'z', which categorical names"),
         (",impute=magic", "a,label\n1,x\n", r"data.impute: input should be 'mean'"),
         (",classes=x,z", "a,label\n1,x\n2,y\n", r"has the label 'y', which is not among the classes"),
-        ("", "a,label\n1,x\n2,y\n", r"one row of each class: nothing can be learned and tested, so add rows"),
+        (",group=b", "a,label,b\n1,x,p\n2,y,q\n2,y,q\n", r"there is one group of each class: nothing can be"),
+        ("", "a,label\n1,x\n2,y\n", r"there is one sample of each class: nothing can be learned and tested"),
         (
             "",
             "a,label\n" + "".join(f"1,{n}.5\n" * 2 for n in range(20)),

@@ -164,7 +164,14 @@ def held_out_rows(
         labels = rarest_class(labels)
     places = _codes(sites)
     strata = labels if places is None else labels + (int(labels.max()) + 1) * places
-    return dict(zip(("train", "test"), hold_out(strata, _codes(groups)), strict=True))
+    rows = dict(zip(("train", "test"), hold_out(strata, _codes(groups)), strict=True))
+    if not len(rows["test"]):
+        what = "group" if groups else "sample"
+        found.faults.append(
+            f"there is one {what} of each class{at}: nothing can be learned and tested, so add some, or a column of"
+            " splits"
+        )
+    return rows
 
 
 def _codes(names: tuple[str, ...]) -> Tensor | None:

@@ -76,7 +76,8 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
     name, settings = split_name(name)
     if settings.text():
         loader, source = look_up(name, root, path)
-        fitting = loader if _from_files(loader) else lambda given: _arranged(loader(given), given.settings)
+        reads_settings = _from_files(loader) or loader is _from_hub
+        fitting = loader if reads_settings else lambda given: _arranged(loader(given), given.settings)
         return fitting, replace(source, settings=settings)
     whole, part = part_of(name)
     if part is not None:
