@@ -57,7 +57,7 @@ class FromFiles:
             if folders := site_folders(home, source.settings):
                 return self._joined(source, folders, found)
             raw = readers.read(home, found, replace(self.hints, name=source.name, settings=source.settings))
-        splits, classes = tidy(raw, found, self.classes)
+        splits, classes = tidy(raw, found, self.classes, source.settings.normals)
         found.note_skipped()
         with found.collecting():
             arrange_samples(splits, source.settings)

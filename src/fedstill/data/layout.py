@@ -81,16 +81,17 @@ class BoxSamples(Samples):
 
 
 def tidy(
-    raw: Raw, found: FileFindings, classes: tuple[str, ...] | None = None
+    raw: Raw, found: FileFindings, classes: tuple[str, ...] | None = None, normals: bool = False
 ) -> tuple[dict[str, Samples], tuple[str, ...]]:
     """The usable splits and their class names; data without a split is split here.
 
-    `classes` are names for files without class names; without these too, classes are named by their numbers.
+    `classes` are names for files without class names; without these too, classes are named by their numbers. With
+    `normals`, six numbers per row are a point and its normal.
     """
     splits: dict[str, Samples] = {}
     for part, split in raw.splits.items():
         with found.collecting():
-            splits[part] = _samples(split)
+            splits[part] = _samples(split, normals)
     classes = raw.classes or classes or ()
     if not classes:
         with found.collecting():
@@ -141,7 +142,7 @@ def number_sites_and_groups(splits: dict[str, Samples], found: FileFindings) -> 
             )
 
 
-def _samples(split: Split) -> Samples:
+def _samples(split: Split, normals: bool) -> Samples:
     for what, array in (("samples", split.inputs), ("labels", split.labels)):
         if not array.ndim:
             raise InputError(f"there is one value where {what} are expected ({split.where})")
@@ -149,7 +150,7 @@ def _samples(split: Split) -> Samples:
         raise InputError(f"{len(split.inputs):,} samples but {len(split.labels):,} labels ({split.where})")
     if not len(split.inputs):
         raise InputError(f"no samples ({split.where})")
-    inputs, kind = as_inputs(split.inputs, split.where)
+    inputs, kind = as_inputs(split.inputs, split.where, normals)
     labels = as_labels(split.labels, split.where)
     return Samples(inputs, labels, kind, split.where, split.names, sites=split.sites, groups=split.groups)
 
@@ -260,8 +261,8 @@ def as_labels(labels: Array, where: str) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def as_inputs(array: Array | LazyPixels, where: str) -> tuple[Tensor, Kind]:
-    """Images or clouds, distinguished by shape: three floats per row are points in space.
+def as_inputs(array: Array | LazyPixels, where: str, normals: bool = False) -> tuple[Tensor, Kind]:
+    """Images or clouds, distinguished by shape: three floats per row are points in space; six, with `normals`.
 
     >>> pixels, kind = as_inputs(np.zeros((5, 28, 28, 3), dtype=np.uint8), "cells.npz")
     >>> kind, tuple(pixels.shape)
@@ -272,7 +273,7 @@ def as_inputs(array: Array | LazyPixels, where: str) -> tuple[Tensor, Kind]:
     if isinstance(array, LazyPixels):  # stands for a tensor wherever splits are checked
         return cast(Tensor, array), "image"
     array = as_numbers(array, where)
-    if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.float32:
+    if array.ndim == 3 and array.shape[2] in ((3, 6) if normals else (3,)) and array.dtype == np.float32:
         if not array.shape[1]:
             raise InputError(f"clouds hold no points ({where})")
         return torch.from_numpy(normalise(np.ascontiguousarray(array))), "cloud"

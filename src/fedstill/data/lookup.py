@@ -62,6 +62,10 @@ def load(name: str, root: Path | None = None, path: Path | None = None, part: bo
     loader, source = look_up(name, root, path)
     begun = perf_counter()
     bundle = loader(replace(source, part=part))
+    if settings.normals:
+        from fedstill.data.image_layout import check_normals  # few runs need Pillow
+
+        check_normals(bundle.kind, bundle.shape, name)
     seconds, train, test = perf_counter() - begun, len(bundle.train), len(bundle.test)
     _log.info("read %s: %d training and %d test samples in %.2f s", name, train, test, seconds)
     return bundle

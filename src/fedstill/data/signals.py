@@ -41,7 +41,9 @@ class SignalFiles(FromFiles):
         classes: tuple[str, ...] = ()
         settings = source.settings
         with found.collecting():
-            if wrong := [name for name in ("size", "channels", *settings.of_features) if name in settings.text()]:
+            if wrong := [
+                name for name in ("size", "channels", "normals", *settings.of_features) if name in settings.text()
+            ]:
                 raise InputError(f"{wrong[0]} is no setting of signals: leave it out")
             home = self.locate(source)
             settings = with_class_file(settings, home)

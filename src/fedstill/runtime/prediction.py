@@ -112,7 +112,7 @@ def predict(
         raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
     trained_on = held.data if isinstance(held, ExportedFile) else held.experiment.data
     fit = split_name(trained_on)[1].fit
-    kind = "signal" if task.reads_signals else ""
+    kind = "signal" if task.reads_signals else "cloud" if split_name(trained_on)[1].normals else ""
     inputs: list[tuple[Path, int | None, Tensor]] = []
     for path in paths:
         if len(task.shape) == 1 and path.suffix.lower() in TABLES:
