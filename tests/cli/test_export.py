@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import fedstill
+from fedstill.core.dataset import ArrayDataset
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 from fedstill.data.catalogue import load
@@ -190,3 +191,26 @@ def test_predictions_are_parts(succeed: Callable[..., str], tmp_path: Path) -> N
     assert said[0].split() == ["file", "part", "points", "share"]
     first = told["predictions"][0]["counts"]
     assert {line.split()[1]: int(line.split()[2]) for line in said[1:]} == {k: v for k, v in first.items() if v}
+
+
+def test_predict_reads_rows_of_a_table_as_the_training_rows_were(call: Call, tmp_path: Path) -> None:
+    cells = [(n * 7 % 11, n % 4 if n % 5 else "", "mf"[n % 3 == 0], ("well", "ill")[n % 2]) for n in range(40)]
+    rows = "".join(",".join(map(str, row)) + "\n" for row in cells)
+    (tmp_path / "people.csv").write_text(f"age,dose,sex,label\n{rows}")
+    made = fedstill.run("fedavg", data=f"table:{tmp_path / 'people.csv'}", clients=2, rounds=1, out=tmp_path / "runs")
+    data = load(made.experiment.data)
+    assert isinstance(data.test, ArrayDataset)
+    with torch.inference_mode():
+        right = made.task.predict(made.model(), data.test.columns["inputs"])
+    found = answer(call, "predict", str(made.path), "people.csv")["predictions"]
+    assert [one["row"] for one in found] == list(range(2, 42))
+    said = {(one["class"], round(one["probability"], 5)) for one in found}
+    assert {(made.task.classes[int(one.argmax())], round(float(one.max()), 5)) for one in right} <= said
+    fedstill.export(made, tmp_path / "model.onnx")
+    assert [one["class"] for one in answer(call, "predict", "model.onnx", "people.csv")["predictions"]] == [
+        one["class"] for one in found
+    ]
+    on_arrays = fedstill.run("fedavg", data=(np.eye(9), np.arange(9) % 3), clients=2, rounds=1, out=tmp_path / "runs")
+    code, _, err = call("predict", str(on_arrays.path), "people.csv")
+    assert code == 2
+    assert "does not keep how a table becomes its inputs" in err

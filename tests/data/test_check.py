@@ -53,7 +53,7 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path) -> None:
     assert report.problems == (
         "2 train labels lie outside 0..2, the first is 7",
         f"2 train samples hold NaN or infinity, the first is row 0 of x_train, y_train in {tmp_path / 'bad.npz'}",
-        "class 'c' has no training samples",
+        "class 'c' has no training samples: add some, or take the class away",
         "class 'b' has no test samples: its accuracy cannot be measured",
         "class 'c' has no test samples: its accuracy cannot be measured",
         "2 identical samples are in both train and test",

@@ -65,3 +65,32 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match=r"pip install 'fedstill\[datasets\]'"):
         load("hf:imdb")
+
+
+def test_settings_name_the_labels_and_the_size_of_images(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    images = [Image.fromarray(draw.integers(0, 255, (10 + row, 12, 3)).astype(np.uint8)) for row in range(20)]
+    features = hf.Features(
+        {"image": hf.Image(), "finding": hf.ClassLabel(names=["well", "ill"]), "y": hf.Value("int64")}
+    )
+    columns = {"image": images, "finding": [row % 2 for row in range(20)], "y": [row % 4 for row in range(20)]}
+    hf.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "saved")
+    name = f"hf:{tmp_path / 'saved'}"
+    with pytest.raises(InputError, match=r"differ in shape.*or set a size, as in hf:.*saved,size=224"):
+        load(name)
+    bundle = load(f"{name},size=8")
+    assert (bundle.shape, bundle.classes, bundle.kind) == ((3, 8, 8), ("well", "ill"), "image")
+    assert load(f"{name},size=8,channels=1").shape == (1, 8, 8)
+    assert load(f"{name},size=8,label=y").classes == ("0", "1", "2", "3")
+    assert load(f"{name},size=8").fingerprint() == bundle.fingerprint() != load(f"{name},size=8,fit=pad").fingerprint()
+    for settings, sentence in ((",group=y", "group is no setting of"), (",size=8,label=z", "has no column 'z'")):
+        with pytest.raises(InputError, match=sentence):
+            load(name + settings)
+
+
+def test_a_column_of_labels_with_another_name(tmp_path: Path) -> None:
+    held = {("kind" if name == "label" else name): column for name, column in rows(20, 0).items()}
+    hf.Dataset.from_dict(held).save_to_disk(tmp_path / "saved")
+    with pytest.raises(InputError, match=r"none is called label: name it, as in hf:.*,label=COLUMN"):
+        load(f"hf:{tmp_path / 'saved'}")
+    assert load(f"hf:{tmp_path / 'saved'},label=kind").classes == ("0", "1")

@@ -10,7 +10,9 @@ import torch
 
 import fedstill
 from fedstill.core.errors import InputError
+from fedstill.data.check import check
 from fedstill.data.lookup import load
+from fedstill.data.readers.signal_files import read_signal
 from fedstill.models import build_model
 
 DRAW = np.random.default_rng(0)
@@ -132,3 +134,30 @@ def test_bad_files_are_named(tmp_path: Path, content: np.ndarray | bytes, senten
     (tmp_path / "t.csv").write_text(f"file,label\n{rows}\n")
     with pytest.raises(InputError, match=f"8.npy.*{sentence}.*on_error=skip"):
         load(f"signals:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1,2\n3,4\n", r"0.csv begins with numbers: name the channels in its first line"),
+        ("a,b\n1,2\n3,\n", r"0.csv: row 3 has nothing in b: .* fill the gaps"),
+        ("a,b\n1,2\n3,x\n", r"0.csv: row 3 has 'x' in b"),
+    ],
+)
+def test_bad_tables_of_moments_are_named_by_row(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "0.csv").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        read_signal(tmp_path / "0.csv")
+
+
+def test_a_damaged_row_of_an_archive_is_named_by_its_place_there(tmp_path: Path) -> None:
+    x, y = waves(40)
+    x[33] = np.nan
+    np.savez(tmp_path / "s.npz", x=x, y=y)
+    assert "the first is row 33 of x, y in" in str(check(f"signals:{tmp_path / 's.npz'}").problems)
+
+
+def test_axes_that_were_exchanged_are_doubted(tmp_path: Path) -> None:
+    x, y = waves(40)
+    np.savez(tmp_path / "s.npz", x=x.swapaxes(1, 2), y=y)
+    assert "signals have 32 channels of 2 moments" in str(check(f"signals:{tmp_path / 's.npz'}").problems)

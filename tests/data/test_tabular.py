@@ -56,9 +56,9 @@ def test_rules_for_missing_numbers(tmp_path: Path, rule: str, missing: float) ->
     bundle = load(f"{write(tmp_path)},impute={rule},scale=none")
     assert columns(bundle)[1][3] == missing
     marked = load(f"{write(tmp_path)},impute={rule},scale=none,indicators=true")
-    assert marked.shape == (6,)
-    assert [row[5] for row in columns(marked)] == [0, 1, 0, 1, 1]
-    assert [row[1] for row in columns(marked, "test")] == [1, 0]
+    assert marked.shape == (5,)  # the only missing age is in a row that is not trained on
+    assert [row[4] for row in columns(marked)] == [0, 1, 0, 1, 1]
+    assert [row[4] for row in columns(marked, "test")] == [0, 1]
 
 
 def test_shared_statistics_are_those_of_all_training_rows(tmp_path: Path) -> None:
@@ -122,6 +122,14 @@ def test_a_column_that_gives_the_class_away_is_reported(tmp_path: Path) -> None:
         (",categorical=z", "a,label\n1,x\n2,y\n1,x\n2,y\n", r"no feature 'z', which categorical names"),
         (",impute=magic", "a,label\n1,x\n", r"data.impute: input should be 'mean'"),
         (",classes=x,z", "a,label\n1,x\n2,y\n", r"has the label 'y', which is not among the classes"),
+        (",group=b", "a,label,b\n1,x,p\n2,y,q\n2,y,q\n", r"there is one group of each class: nothing can be"),
+        ("", "a,label\n1,x\n2,y\n", r"there is one sample of each class: nothing can be learned and tested"),
+        (
+            "",
+            "a,label\n" + "".join(f"1,{n}.5\n" * 2 for n in range(20)),
+            r"20 different numbers as labels",
+        ),
+        ("", "a,label\n,x\n,x\n,y\n,y\n", r"no value in any feature of its training rows"),
         (",file=a", "a,label\n1,x\n2,y\n", r"file is a setting of tables of labels"),
     ],
 )
@@ -182,6 +190,8 @@ def changed(column: int, cells: dict[int, str], name: str = "") -> str:
         (changed(1, {n: f"1,{n:03}" for n in range(30)}), "'dose' has numbers with commas, the first '1,000'"),
         (changed(1, {n: f"{n}" for n in range(30)}, "id"), "'id' numbers the rows: if it is no measurement, drop=id"),
         (changed(2, {n: f"N{n}" for n in range(30)}), "'ward' has another text in every row"),
+        (changed(2, {n: f"2021-0{n % 3 + 1}-01" for n in range(30)}), "'ward' has dates, the first 2021-01-01"),
+        (changed(1, dict.fromkeys(range(30), "7")), "all training rows have the same in dose"),
         (changed(1, {n: f"{n // 2}" for n in range(30)}, "MRN"), "set group=MRN to keep them together"),
     ],
 )

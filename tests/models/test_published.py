@@ -129,7 +129,17 @@ def test_places_of_patches_are_interpolated_to_another_size(tmp_path: Path) -> N
         ),
         ("resnet18-imagenet", {"layer1.0.conv1.weight": None}, "lacks 'extractor.layer1.0.conv1.weight'"),
         ("resnet18-imagenet", {"stem.weight": torch.zeros(2)}, "it has no 'stem.weight'"),
-        ("resnet18-imagenet", {"conv1.weight": torch.zeros(64, 1, 7, 7)}, "is 64x1x7x7, not 64x3x7x7"),
+        (
+            "resnet18-imagenet",
+            {"conv1.weight": torch.zeros(64, 1, 7, 7)},
+            "is 64x1x7x7, not 64x3x7x7; set data.channels=1",
+        ),
+        (
+            "resnet18-imagenet",
+            {"bn1.running_mean": None, "bn1.running_var": None},
+            "lacks the running statistics of BatchNorm, such as 'extractor.bn1.running_mean'.*norm=group",
+        ),
+        ("resnet18-imagenet", {"bn1.bias": torch.full((64,), torch.nan)}, "NaN or infinity in .*bn1.bias"),
     ],
 )
 def test_files_that_do_not_fit(model: str, change: dict[str, Tensor | None], sentence: str, tmp_path: Path) -> None:
@@ -139,6 +149,19 @@ def test_files_that_do_not_fit(model: str, change: dict[str, Tensor | None], sen
     experiment = make_experiment({"method": "fedavg", "model": model, "initial": {"file": str(file)}})
     with pytest.raises(InputError, match=sentence):
         with_initial(experiment, (3, 16, 16), 4)
+
+
+def test_names_behind_the_prefix_of_a_wrapper_and_a_transformer_of_other_patches(tmp_path: Path) -> None:
+    held, file = build_model("vit-tiny:depth=1,patch=16", (3, 32, 32), 4), tmp_path / "public.safetensors"
+    named = {f"module.{name}": tensor for name, tensor in public_file(held, "vit-tiny").items()}
+    safetensors.torch.save_file(named, file)
+    for model, fits in (("vit-tiny:depth=1,patch=16", True), ("vit-tiny:depth=1", False)):
+        experiment = make_experiment({"method": "fedavg", "model": model, "initial": {"file": str(file)}})
+        if fits:
+            assert "parameters/extractor.cls_token" in with_initial(experiment, (3, 32, 32), 4)[1]
+            continue
+        with pytest.raises(InputError, match="192x3x16x16, not 192x3x8x8; of a transformer, set patch=16"):
+            with_initial(experiment, (3, 32, 32), 4)
 
 
 def test_transformers_refuse_odd_sizes() -> None:

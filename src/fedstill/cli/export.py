@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # help need not wait for torch
 def predict(
     run: TrainedModel,
     files: Annotated[
-        list[Path], typer.Argument(help="Images, point clouds, meshes or .npy arrays.", metavar="FILE...")
+        list[Path],
+        typer.Argument(help="Images, clouds, meshes, signals, tables or .npy arrays.", metavar="FILE..."),
     ],
     which: Which = "last",
     client: OwnModel = None,
@@ -57,23 +58,26 @@ def predict(
         _show_several(run, predictions, json)
         return
     if json:
-        answers = [{"file": str(one.file), "class": one.label, "probability": one.probability} for one in predictions]
+        answers = [{**_source(one), "class": one.label, "probability": one.probability} for one in predictions]
         print_json({"run": str(run), "predictions": answers})
         return
-    rows = [(str(one.file), one.label, share(one.probability)) for one in predictions]
+    rows = [(one.name, one.label, share(one.probability)) for one in predictions]
     table("", ("file", "class", "probability"), rows, right=(2,))
+
+
+def _source(one: Prediction) -> dict[str, Any]:
+    """What was classified: a file, or a row of one."""
+    return {"file": str(one.file)} if one.row is None else {"file": str(one.file), "row": one.row}
 
 
 def _show_several(run: Path, predictions: Sequence[Prediction], json: bool) -> None:
     """The probability of each class, of which a file has any number."""
     if json:
-        answers = [
-            {"file": str(one.file), "classes": list(one.found), "probabilities": one.by_class} for one in predictions
-        ]
+        answers = [{**_source(one), "classes": list(one.found), "probabilities": one.by_class} for one in predictions]
         print_json({"run": str(run), "predictions": answers})
         return
     names = predictions[0].classes
-    rows = [(str(one.file), one.label, *(share(one.by_class[name]) for name in names)) for one in predictions]
+    rows = [(one.name, one.label, *(share(one.by_class[name]) for name in names)) for one in predictions]
     table("", ("file", "classes", *names), rows, right=range(2, 2 + len(names)))
 
 

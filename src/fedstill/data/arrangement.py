@@ -48,11 +48,14 @@ class Arrangement:
             if len(shape) > 2:
                 raise InputError(f"signals have the shape (channels, time), and samples of {name} have {shape}")
             return cls("signal", "one channel" if len(shape) == 1 else "none")
-        if kind != "image" and len(shape) == 2 and shape[1] == 3 and batch.dtype == torch.float32:
+        normals = kind == "cloud" and len(shape) == 2 and shape[1] == 6
+        if kind != "image" and len(shape) == 2 and (shape[1] == 3 or normals) and batch.dtype == torch.float32:
             note = f"{name}: samples of shape {shape} are taken for clouds, centred and scaled to radius 1; {_STAY}"
             return cls("cloud", "normalise", () if kind else (note,))
         if kind == "cloud":
-            raise InputError(f"clouds have the shape (points, 3), and samples of {name} have {shape}")
+            raise InputError(
+                f"clouds have the shape (points, 3), or 6 with normals, and samples of {name} have {shape}"
+            )
         if len(shape) == 3 and shape[0] in _CHANNELS and min(shape[1:]) > 1:
             return cls("image")
         if len(shape) == 3 and shape[2] in _CHANNELS and min(shape[:2]) > 1:

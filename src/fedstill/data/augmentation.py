@@ -91,5 +91,6 @@ class PointAugmentation(Augmentation):
         shift = generator.uniform(-self.shift, self.shift, (size, 1, 3)).astype(np.float32)
         device = clouds.device
         kept = torch.where(torch.from_numpy(dropped).unsqueeze(2).to(device), clouds[:, :1], clouds)
-        moved = kept.mul_(torch.from_numpy(scale).to(device)).add_(torch.from_numpy(shift).to(device))
-        return {**batch, "inputs": moved}
+        places = kept[:, :, :3]  # normals behind them stay
+        places.mul_(torch.from_numpy(scale).to(device)).add_(torch.from_numpy(shift).to(device))
+        return {**batch, "inputs": kept}

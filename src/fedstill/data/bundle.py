@@ -16,6 +16,7 @@ from fedstill.core.registry import Registry
 from fedstill.data.clouds import SPARSE, drawn_points, first_points, has_order
 from fedstill.data.data_kinds import data_kinds
 from fedstill.data.data_settings import DataSettings
+from fedstill.data.feature_preparation import Preparation
 from fedstill.data.joined_data import Pieces, contents_of
 
 Kind = str  # a name in `data_kinds`
@@ -48,6 +49,7 @@ class Bundle:
     site_names: tuple[str, ...] = ()  # of these, where they have names
     sources: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # by split and sample: to read more from
     features: tuple[str, ...] = ()  # of points, beside their coordinates
+    preparation: Preparation | None = None  # of a table of features: how its cells became numbers
 
     def __repr__(self) -> str:
         samples = ", ".join(f"{len(data):,} {split}" for split, data in self.splits().items())

@@ -51,6 +51,8 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
     classes: tuple[str, ...] = ()
     bundle: Bundle | None = None
     where = "not here" if isinstance(loader, FromFiles) else "built in"
+    if name.startswith("hf:"):
+        where = "Hugging Face"
     if isinstance(loader, FromFiles):
         with found.collecting():
             where = str(loader.locate(source))

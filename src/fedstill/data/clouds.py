@@ -26,7 +26,8 @@ _MOST_NOT_FINITE = 0.05  # share of a scene's points; more of them mean that the
 def normalise(clouds: Floats) -> Floats:
     """Centre clouds (..., points, 3) on their mean and divide them by their largest norm, in place.
 
-    A cloud whose points all coincide has no size: it becomes zeros, which `fedstill data check` reports.
+    Numbers behind the coordinates, such as normals, stay as they are. A cloud whose points all coincide has no size: it
+    becomes zeros, which `fedstill data check` reports.
 
     >>> normalise(np.array([[[0.0, 0.0, 0.0], [4.0, 0.0, 0.0]]])).tolist()
     [[[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]
@@ -34,7 +35,7 @@ def normalise(clouds: Floats) -> Floats:
     pile = clouds.reshape(-1, *clouds.shape[-2:])
     with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite stay so, and are found later
         for start in range(0, len(pile), _AT_ONCE):
-            some = pile[start : start + _AT_ONCE]
+            some = pile[start : start + _AT_ONCE, :, :3]
             centred = some - some.mean(axis=1, keepdims=True, dtype=np.float64)
             size = np.linalg.norm(centred, axis=2).max(axis=1)[:, None, None]
             some[...] = centred / np.where(size > 0, size, 1.0)

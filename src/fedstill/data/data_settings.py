@@ -40,6 +40,8 @@ class DataSettings(Settings):
         description="megabytes of decoded images in a process; other files are read again for each batch",
     )
 
+    normals: bool = Field(False, description="clouds with the normal of each point behind its coordinates")
+
     table: str | None = Field(None, description="table of labels, a file in the folder; unset: the one that is found")
     file: str | None = Field(None, description="the table's column of file names; unset: found by name")
     label: str | None = Field(None, description="the table's column of classes; unset: found by name")
@@ -84,6 +86,7 @@ class DataSettings(Settings):
             "fit",
             "channels",
             "memory",
+            "normals",
             "table",
             "file",
             "label",
@@ -124,6 +127,7 @@ class DataSettings(Settings):
     def of_files(self) -> tuple[str, ...]:
         """The settings that are for files of the user's own only, as far as they are set."""
         others = ("site",) if self.site else ("on_error",) if self.on_error != "stop" else ()
+        others = ("normals", *others) if self.normals else others
         return (*self.reads_table, *self.of_features, *others)
 
     @model_validator(mode="after")

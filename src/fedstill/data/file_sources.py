@@ -57,7 +57,7 @@ class FromFiles:
             if folders := site_folders(home, source.settings):
                 return self._joined(source, folders, found)
             raw = readers.read(home, found, replace(self.hints, name=source.name, settings=source.settings))
-        splits, classes = tidy(raw, found, self.classes)
+        splits, classes = tidy(raw, found, self.classes, source.settings.normals)
         found.note_skipped()
         with found.collecting():
             arrange_samples(splits, source.settings)
@@ -140,4 +140,5 @@ def bundled(
         sites=len(sites),
         site_names=tuple(sites),
         sources={part: split.sources for part, split in splits.items() if split.sources},
+        preparation=splits["train"].preparation,
     )

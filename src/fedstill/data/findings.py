@@ -59,7 +59,7 @@ def find_faults(
     if "train" in splits and every_class and splits["train"].kind != "scene":
         for name, count in zip(classes, labels_by_class(splits["train"].labels, len(classes)), strict=True):
             if count == 0:
-                found.faults.append(f"class {name!r} has no training samples")
+                found.faults.append(f"class {name!r} has no training samples: add some, or take the class away")
 
 
 def _bad_and_flat(split: Samples) -> tuple[list[int], list[int]]:
@@ -85,6 +85,7 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
                 doubt(splits, found)
     else:
         _find_lacking_samples(splits, classes, found)
+        _find_untested_sites(splits, found)
         if len(classes) == 1:
             found.doubts.append(f"there is one class, {classes[0]!r}: a model needs at least two")
     digests = {part: _digests(split) for part, split in splits.items()}
@@ -129,6 +130,15 @@ def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...
         for name, count in zip(classes, labels_by_class(splits["train"].labels, len(classes)), strict=True):
             if count == 1:
                 found.doubts.append(f"class {name!r} has a single training sample: it can hardly be learned")
+
+
+def _find_untested_sites(splits: Mapping[str, Samples], found: FileFindings) -> None:
+    trained, tested = (set(splits[part].sites) if part in splits else set[str]() for part in ("train", "test"))
+    if tested and (lacking := sorted(trained - tested)):
+        found.doubts.append(
+            f"{len(lacking):,} of {len(trained):,} sites have no test samples, the first is {lacking[0]!r}: its"
+            " accuracy cannot be measured"
+        )
 
 
 def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:

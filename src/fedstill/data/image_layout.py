@@ -53,11 +53,22 @@ def _in_channels(inputs: Tensor, channels: int, where: str) -> Tensor:
 
 def arrange_samples(splits: Mapping[str, Samples], settings: DataSettings) -> None:
     """Bring the images of splits to the size and channels that are set; other kinds of data have neither."""
+    for split in splits.values() if settings.normals else ():
+        check_normals(split.kind, tuple(split.inputs.shape[1:]), split.where)
     if settings.size is None and settings.channels is None:
         return
     for split in splits.values():
         _refuse_others(split.kind, split.where)
         split.inputs = arrange(split.inputs, settings, split.where)
+
+
+def check_normals(kind: str, shape: tuple[int, ...], where: str) -> None:
+    """Refuse data that has no normals where they are asked for."""
+    if kind != "cloud" or shape[1:] != (6,):
+        held = f"{kind}s of shape {'x'.join(map(str, shape))}"
+        raise InputError(
+            f"normals=true is for clouds with six numbers per point, and {where} holds {held}: leave it out"
+        )
 
 
 def arranged(bundle: Bundle, settings: DataSettings) -> Bundle:

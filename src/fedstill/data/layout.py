@@ -17,6 +17,7 @@ from fedstill.core.dataset import ArrayDataset, Dataset, rarest_class
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind
 from fedstill.data.clouds import normalise
+from fedstill.data.feature_preparation import Preparation
 from fedstill.data.lazy_images import LazyImages
 from fedstill.data.readers.lazy_pixels import LazyPixels
 from fedstill.data.readers.raw import Array, FileFindings, Raw, Split
@@ -42,6 +43,8 @@ class Samples:
     groups: tuple[str, ...] = ()  # patients, of every row, where they are known
     numbers: dict[str, Tensor] = field(default_factory=dict)  # sites and groups as columns of numbers
     sources: tuple[object, ...] = ()  # of each sample, where more can be read of it later
+    preparation: Preparation | None = None  # what was done to the columns of a table
+    rows: Tensor | None = None  # the place of each sample in its source, where some of them were taken
 
     def columns(self) -> dict[str, Tensor]:
         """The columns of the data set."""
@@ -62,7 +65,9 @@ class Samples:
 
     def name(self, row: int) -> str:
         """The source of a sample."""
-        return self.names[row] if self.names else f"row {row} of {self.where}"
+        if self.names:
+            return self.names[row]
+        return f"row {row if self.rows is None else int(self.rows[row])} of {self.where}"
 
 
 @dataclass
@@ -76,16 +81,17 @@ class BoxSamples(Samples):
 
 
 def tidy(
-    raw: Raw, found: FileFindings, classes: tuple[str, ...] | None = None
+    raw: Raw, found: FileFindings, classes: tuple[str, ...] | None = None, normals: bool = False
 ) -> tuple[dict[str, Samples], tuple[str, ...]]:
     """The usable splits and their class names; data without a split is split here.
 
-    `classes` are names for files without class names; without these too, classes are named by their numbers.
+    `classes` are names for files without class names; without these too, classes are named by their numbers. With
+    `normals`, six numbers per row are a point and its normal.
     """
     splits: dict[str, Samples] = {}
     for part, split in raw.splits.items():
         with found.collecting():
-            splits[part] = _samples(split)
+            splits[part] = _samples(split, normals)
     classes = raw.classes or classes or ()
     if not classes:
         with found.collecting():
@@ -136,7 +142,7 @@ def number_sites_and_groups(splits: dict[str, Samples], found: FileFindings) -> 
             )
 
 
-def _samples(split: Split) -> Samples:
+def _samples(split: Split, normals: bool) -> Samples:
     for what, array in (("samples", split.inputs), ("labels", split.labels)):
         if not array.ndim:
             raise InputError(f"there is one value where {what} are expected ({split.where})")
@@ -144,7 +150,7 @@ def _samples(split: Split) -> Samples:
         raise InputError(f"{len(split.inputs):,} samples but {len(split.labels):,} labels ({split.where})")
     if not len(split.inputs):
         raise InputError(f"no samples ({split.where})")
-    inputs, kind = as_inputs(split.inputs, split.where)
+    inputs, kind = as_inputs(split.inputs, split.where, normals)
     labels = as_labels(split.labels, split.where)
     return Samples(inputs, labels, kind, split.where, split.names, sites=split.sites, groups=split.groups)
 
@@ -159,7 +165,14 @@ def held_out_rows(
         labels = rarest_class(labels)
     places = _codes(sites)
     strata = labels if places is None else labels + (int(labels.max()) + 1) * places
-    return dict(zip(("train", "test"), hold_out(strata, _codes(groups)), strict=True))
+    rows = dict(zip(("train", "test"), hold_out(strata, _codes(groups)), strict=True))
+    if not len(rows["test"]):
+        what = "group" if groups else "sample"
+        found.faults.append(
+            f"there is one {what} of each class{at}: nothing can be learned and tested, so add some, or a column of"
+            " splits"
+        )
+    return rows
 
 
 def _codes(names: tuple[str, ...]) -> Tensor | None:
@@ -204,7 +217,8 @@ def taken(samples: Samples, rows: Tensor) -> Samples:
         tuple(each[row] for row in chosen) if each else () for each in (samples.names, samples.sites, samples.groups)
     )
     inputs, labels = samples.inputs[rows], samples.labels[rows]
-    return Samples(inputs, labels, samples.kind, samples.where, names, sites=sites, groups=groups)
+    places = rows if samples.rows is None else samples.rows[rows]
+    return Samples(inputs, labels, samples.kind, samples.where, names, sites=sites, groups=groups, rows=places)
 
 
 def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
@@ -247,8 +261,8 @@ def as_labels(labels: Array, where: str) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def as_inputs(array: Array | LazyPixels, where: str) -> tuple[Tensor, Kind]:
-    """Images or clouds, distinguished by shape: three floats per row are points in space.
+def as_inputs(array: Array | LazyPixels, where: str, normals: bool = False) -> tuple[Tensor, Kind]:
+    """Images or clouds, distinguished by shape: three floats per row are points in space; six, with `normals`.
 
     >>> pixels, kind = as_inputs(np.zeros((5, 28, 28, 3), dtype=np.uint8), "cells.npz")
     >>> kind, tuple(pixels.shape)
@@ -259,7 +273,7 @@ def as_inputs(array: Array | LazyPixels, where: str) -> tuple[Tensor, Kind]:
     if isinstance(array, LazyPixels):  # stands for a tensor wherever splits are checked
         return cast(Tensor, array), "image"
     array = as_numbers(array, where)
-    if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.float32:
+    if array.ndim == 3 and array.shape[2] in ((3, 6) if normals else (3,)) and array.dtype == np.float32:
         if not array.shape[1]:
             raise InputError(f"clouds hold no points ({where})")
         return torch.from_numpy(normalise(np.ascontiguousarray(array))), "cloud"

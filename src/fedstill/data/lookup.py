@@ -62,6 +62,10 @@ def load(name: str, root: Path | None = None, path: Path | None = None, part: bo
     loader, source = look_up(name, root, path)
     begun = perf_counter()
     bundle = loader(replace(source, part=part))
+    if settings.normals:
+        from fedstill.data.image_layout import check_normals  # few runs need Pillow
+
+        check_normals(bundle.kind, bundle.shape, name)
     seconds, train, test = perf_counter() - begun, len(bundle.train), len(bundle.test)
     _log.info("read %s: %d training and %d test samples in %.2f s", name, train, test, seconds)
     return bundle
@@ -76,7 +80,8 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
     name, settings = split_name(name)
     if settings.text():
         loader, source = look_up(name, root, path)
-        fitting = loader if _from_files(loader) else lambda given: _arranged(loader(given), given.settings)
+        reads_settings = _from_files(loader) or loader is _from_hub
+        fitting = loader if reads_settings else lambda given: _arranged(loader(given), given.settings)
         return fitting, replace(source, settings=settings)
     whole, part = part_of(name)
     if part is not None:

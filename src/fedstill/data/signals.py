@@ -21,11 +21,13 @@ from fedstill.data.file_sources import FromFiles, with_class_file
 from fedstill.data.findings import find_faults
 from fedstill.data.layout import Samples, as_labels, held_out_rows, in_order, number_sites_and_groups, populated, taken
 from fedstill.data.readers import npz
-from fedstill.data.readers.label_table import SEVERAL, TableRow, find_table, sorted_names
+from fedstill.data.readers.class_labels import sorted_names
+from fedstill.data.readers.label_table import SEVERAL, TableRow, find_table
 from fedstill.data.readers.raw import Array, FileFindings
 from fedstill.data.readers.signal_files import SUFFIXES, Signal, as_length, read_signal
 from fedstill.data.site_folders import site_folders
 
+_MANY_CHANNELS = 16  # more of them than moments are probably moments
 Opened = tuple[dict[str, Samples], tuple[str, ...]]
 
 
@@ -39,7 +41,9 @@ class SignalFiles(FromFiles):
         classes: tuple[str, ...] = ()
         settings = source.settings
         with found.collecting():
-            if wrong := [name for name in ("size", "channels", *settings.of_features) if name in settings.text()]:
+            if wrong := [
+                name for name in ("size", "channels", "normals", *settings.of_features) if name in settings.text()
+            ]:
                 raise InputError(f"{wrong[0]} is no setting of signals: leave it out")
             home = self.locate(source)
             settings = with_class_file(settings, home)
@@ -54,7 +58,18 @@ class SignalFiles(FromFiles):
             number_sites_and_groups(splits, found)
         found.note_skipped()
         find_faults(splits, classes, found, every_class=not source.part)
+        _doubt_axes(splits, found)
         return splits, classes
+
+
+def _doubt_axes(splits: dict[str, Samples], found: FileFindings) -> None:
+    """Report signals whose axes were probably exchanged."""
+    channels, length = next((split.inputs.shape[1:] for split in splits.values()), (0, 0))
+    if channels > _MANY_CHANNELS and channels > length:
+        found.doubts.append(
+            f"signals have {channels:,} channels of {length:,} moments: the axes are (channels, time), so exchange them"
+            " if time comes first"
+        )
 
 
 def _split(given: dict[str, Samples], classes: tuple[str, ...], found: FileFindings) -> dict[str, Samples]:

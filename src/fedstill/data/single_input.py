@@ -16,6 +16,7 @@ from fedstill.data.data_settings import Fit
 from fedstill.data.layout import as_numbers
 from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.pictures import decode
+from fedstill.data.readers.point_normals import COLUMNS
 from fedstill.data.readers.points import SHAPES, read_shape
 from fedstill.data.readers.signal_files import as_length, read_signal
 from fedstill.data.readers.stack import repeated
@@ -29,13 +30,14 @@ def read_input(path: Path, shape: tuple[int, ...], fit: Fit = "resize", kind: st
 
     An image is brought to the model's size, as the training images were, and to its colours; an array must have exactly
     the model's shape; a cloud or a mesh is normalised and sampled to the number of points of the training data, some of
-    them repeated where it has fewer. What has points of three numbers is a cloud, unless it is of the `kind` signal.
+    them repeated where it has fewer. What has points of three numbers is a cloud, unless it is of the `kind` signal; of
+    six, if it is of the kind cloud.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     if len(shape) == 2 and kind == "signal":
         array = as_length(read_signal(path), shape, str(path))
-    elif len(shape) == 2 and shape[1] == 3:
+    elif kind == "cloud" or (len(shape) == 2 and shape[1] == 3):
         array = _cloud(path, shape)
     elif path.suffix.lower() == ".npy":
         array = _array(path, shape)
@@ -67,7 +69,7 @@ def read_cloud(path: Path, points: int, colour: bool = False) -> tuple[Tensor, s
 def _cloud(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     if path.suffix.lower() not in SHAPES:
         raise InputError(f"{path}: this model reads clouds of {shape[0]:,} points, given as {', '.join(SHAPES)}")
-    cloud = read_shape(path, shape[0], path.name)
+    cloud = read_shape(path, shape[0], path.name, normals=shape[1] == COLUMNS)
     if SPARSE * len(cloud) < shape[0]:
         raise InputError(f"{path} holds {len(cloud):,} points: this model needs {shape[0]:,}")
     return normalise(repeated(cloud, shape[0]))

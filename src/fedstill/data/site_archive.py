@@ -142,7 +142,7 @@ def _check(columns: Mapping[str, Tensor], kind: str, where: str) -> None:
     fine = inputs.ndim == (_SIDES[kind] or inputs.ndim) >= 2
     fine = fine and (inputs.dtype == torch.uint8 or inputs.is_floating_point())
     if fine and kind in ("cloud", "scene"):  # points of scenes may have features
-        fine = inputs.shape[2] == 3 or (kind == "scene" and inputs.shape[2] > 3)
+        fine = inputs.shape[2] in (3, 6) or (kind == "scene" and inputs.shape[2] > 3)
     if not fine:
         raise InputError(f"{where} are no {kind}s: have the file written again")
     # Clouds that were cut to their first points may have labels for the removed ones.

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.data.data_settings import DataSettings
 from fedstill.data.layout import Samples, number_sites_and_groups
-from fedstill.data.readers.label_table import FOLDER, find_table, sorted_names
+from fedstill.data.readers.class_labels import sorted_names
+from fedstill.data.readers.label_table import FOLDER, find_table
 from fedstill.data.readers.lazy_pixels import DecodedFiles, LazyPixels, joined_pixels
 from fedstill.data.readers.pictures import ImageForm
 from fedstill.data.readers.raw import FileFindings

@@ -14,7 +14,7 @@ from fedstill.data.file_sources import FromFiles, with_class_file
 from fedstill.data.findings import find_faults
 from fedstill.data.image_layout import arrange_samples
 from fedstill.data.layout import Samples, held_out_rows, number_sites_and_groups, taken
-from fedstill.data.readers.feature_table import FeatureTable, as_numbers, class_names, find_copies, read_features
+from fedstill.data.readers.feature_table import FeatureTable, class_names, find_copies, prepare, read_features
 from fedstill.data.readers.raw import Array, FileFindings
 
 
@@ -39,10 +39,19 @@ class TableFiles(FromFiles):
             rows = _rows(table, classes, found)
             trained = np.zeros(len(table), dtype=bool)
             trained[rows["train"].numpy()] = True
-            inputs = torch.from_numpy(as_numbers(table, trained, settings, found))
-            labels = _labels(table, classes)
-            whole = Samples(inputs, labels, "array", table.where, sites=tuple(table.sites), groups=tuple(table.groups))
+            inputs, preparation = prepare(table, trained, settings, found)
+            whole = Samples(
+                torch.from_numpy(inputs),
+                _labels(table, classes),
+                "array",
+                table.where,
+                tuple(table.rows),
+                sites=tuple(table.sites),
+                groups=tuple(table.groups),
+            )
             splits = {part: taken(whole, some) for part, some in rows.items() if len(some)}
+            for split in splits.values():
+                split.preparation = preparation
             arrange_samples(splits, settings)  # which refuses settings of images
             number_sites_and_groups(splits, found)
         find_faults(splits, classes, found, every_class=not source.part)
@@ -58,7 +67,7 @@ def read_unlabelled(path: Path, settings: DataSettings, found: FileFindings) -> 
     if any(table.labels) or table.targets:
         return None
     trained = np.array([part == "train" for part in table.parts] or [True] * len(table))
-    numbers: Array = as_numbers(table, trained, settings, found)[trained]
+    numbers: Array = prepare(table, trained, settings, found)[0][trained]
     return numbers
 
 

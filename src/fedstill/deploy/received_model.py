@@ -15,6 +15,7 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import StateVersion
 from fedstill.core.records import read_result
 from fedstill.core.task import Tensors
+from fedstill.data.feature_preparation import Preparation
 from fedstill.deploy.site_state import SiteStates
 from fedstill.runtime import checkpoint
 from fedstill.runtime.checkpoint import Progress
@@ -41,8 +42,15 @@ def last_message(folder: RunFolder, server: Tensors) -> Message:
     return Message({**models, **under(_SERVER, under("model/", part(server, "model/")))})
 
 
-def write_received(site: Path, plan: Plan, states: SiteStates, models: Message, header: Mapping[str, Any]) -> Path:
-    """Write the folder, and give its place."""
+def write_received(
+    site: Path,
+    plan: Plan,
+    states: SiteStates,
+    models: Message,
+    header: Mapping[str, Any],
+    preparation: Preparation | None = None,
+) -> Path:
+    """Write the folder, and give its place; with the site's own `preparation` of its table, which stays here."""
     try:
         result = read_result(json.loads(str(header["result"])))
         name, round = str(header["name"]), int(header["kept"])
@@ -61,6 +69,8 @@ def write_received(site: Path, plan: Plan, states: SiteStates, models: Message, 
                 folder.save_models(which, pack_models(models_of))
         if plan.method.personal:
             _write_own(folder.path, plan, models.part(_SERVER), states, kept)
+        if preparation is not None:
+            folder.save_preparation(preparation)
         folder.save_result(result)
     except OSError as error:
         raise disk_trouble(folder.path, error) from error

@@ -262,7 +262,8 @@ class SiteService:
             if not place.name.endswith(f"-{header['run']}"):  # or it would take the place of another run's models
                 raise RunError("the server's last message names the folder of another run")
             check_storage(self.folder.policy(), self.folder.path, place, 0, models.nbytes)
-            self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
+            made = self.bundle.preparation
+            self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header, made))
             forget_secrets(self.folder.path, str(header.get("run")))
         except FedstillError as error:
             self.watcher.note(f"the final model could not be kept: {one_line(error)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -69,13 +70,15 @@ class Subject:
     def about(self) -> dict[str, str]:
         """What a file says of the run that its model comes from."""
         experiment = self.run.experiment
-        whose = {} if self.client is None else {"client": str(self.client)}
+        more = {} if self.client is None else {"client": str(self.client)}
+        if (made := self.run.preparation) is not None:
+            more["features"] = json.dumps(made.to_dict(), ensure_ascii=False)
         return {
             "run": str(self.run.config["identity"]),
             "which": self.which,
             "data": experiment.data,
             "method": experiment.method.name,
-        } | whose
+        } | more
 
 
 def parameters_of(model: nn.Module) -> int:

@@ -15,6 +15,7 @@ from fedstill.core.kinds import COUNTERS
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 _HEAD, _EXTRACTOR = "head", "extractor"
+_PREFIXES = ("module.", "model.", "_orig_mod.")  # of parallel, packed and compiled models
 _PLACES = "pos_embed"  # of a transformer: one row per patch and one for the class token, which depend on the image size
 
 
@@ -41,6 +42,7 @@ def from_public(
     Files of models that are not published have the names of `state_dict`.
     """
     head: str | None = getattr(builder, "public_head", None)
+    tensors = _without_prefix(tensors)
     kinds = {name.split("/", 1)[1]: name for name in own}
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -52,13 +54,35 @@ def from_public(
     if head is not None and any(name in found and found[name].shape != own[name].shape for name in own_head):
         found = {name: tensor for name, tensor in found.items() if name not in own_head}
     lacking = [name for name in own if name not in found and name not in own_head and not name.startswith(COUNTERS)]
+    if lacking and all(_is_statistic(name) for name in lacking):
+        raise InputError(
+            f"{file} lacks the running statistics of BatchNorm, such as {lacking[0].split('/', 1)[1]!r} of {model}:"
+            " save its buffers too, or set norm=group"
+        )
     if lacking:
         raise InputError(f"{file} lacks {lacking[0].split('/', 1)[1]!r} of {model}: it holds another model")
     return found
 
 
+def _without_prefix(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Without what wrappers put before every name.
+
+    >>> list(_without_prefix({"module.fc.weight": torch.zeros(1)}))
+    ['fc.weight']
+    """
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def _is_statistic(name: str) -> bool:
+    """Whether a tensor is one that BatchNorm counts rather than learns."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+
+
 def _misfit(file: str, model: str, why: str, name: str) -> str:
-    if name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked"):
+    if _is_statistic(name):
         return f"the weights in {file} are of a model with BatchNorm, and {model} has none: leave norm=group out"
     return f"the weights in {file} do not fit {model}: {why}"
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import read_file
+from fedstill.data.feature_preparation import Preparation
 from fedstill.models.portable.extra import package
 from fedstill.models.portable.onnx_file import OnnxModel
 from fedstill.tasks.classification import Classification
@@ -36,6 +37,7 @@ class ExportedFile:
         about = self._model.about()
         self.task = self._task(about)
         self.data = about.get("data", "")  # the name of what its model was trained on
+        self.preparation = self._preparation(about.get("features", ""))
 
     def architecture(self, name: str | None = None, client: int | None = None) -> str:
         """The same for every choice: a file has one model."""
@@ -61,6 +63,13 @@ class ExportedFile:
             raise InputError(
                 f"{self.path} does not say what its inputs and classes are: only files of fedstill export can be used"
             ) from None
+
+    def _preparation(self, text: str) -> Preparation | None:
+        """How cells of a table became the features that its model reads."""
+        try:
+            return Preparation.from_dict(json.loads(text)) if text else None
+        except (KeyError, ValueError, TypeError):
+            raise InputError(f"{self.path} does not say how its features were made: export it again") from None
 
 
 class _OfShape(nn.Module):

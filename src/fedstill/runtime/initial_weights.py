@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from fedstill.core.errors import InputError
 from fedstill.core.files import read_file
 from fedstill.core.kinds import state_of
@@ -37,7 +39,13 @@ def read_initial(path: Path) -> Tensors:
         tensors: Tensors = Message.decode(read_file(path))
     except FileNotFoundError:
         raise InputError(missing_weights(path)) from None
-    except (OSError, MessageError) as error:
+    except MessageError as error:
+        why = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"the weights in {path} cannot be read ({why}): give a .safetensors file, as safetensors.torch.save_file"
+            " writes a state_dict"
+        ) from None
+    except OSError as error:
         raise InputError(f"the weights in {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
     owners = {name.split("/", 1)[0] for name in tensors}
     # A run names its models' tensors by architecture first, and a state by kind.
@@ -58,4 +66,20 @@ def _check(tensors: Tensors, own: Tensors, architecture: str, file: str) -> None
             raise InputError(f"the weights in {file} do not fit {architecture}: it has no tensor {name!r}")
         if own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
             theirs, ours = ("x".join(map(str, one.shape)) or "one number" for one in (tensor, own[name]))
-            raise InputError(f"the weights in {file} do not fit {architecture}: {name!r} is {theirs}, not {ours}")
+            raise InputError(
+                f"the weights in {file} do not fit {architecture}: {name!r} is {theirs}, not"
+                f" {ours}{_remedy(tensor, own[name])}"
+            )
+        if not bool(tensor.isfinite().all()):
+            raise InputError(f"the weights in {file} hold NaN or infinity in {name!r}: fetch or save them again")
+
+
+def _remedy(theirs: Tensor, ours: Tensor) -> str:
+    """What would make the first convolution fit."""
+    if theirs.ndim != 4 or ours.ndim != 4 or len(theirs) != len(ours):
+        return ""
+    if theirs.shape[1] in (1, 3) and ours.shape[1] in (1, 3) and theirs.shape[1] != ours.shape[1]:
+        return f"; set data.channels={theirs.shape[1]}"
+    if theirs.shape[2] == theirs.shape[3] != ours.shape[2] == ours.shape[3]:
+        return f"; of a transformer, set patch={theirs.shape[2]}"
+    return ""

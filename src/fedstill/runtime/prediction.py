@@ -13,6 +13,9 @@ from fedstill.core.errors import InputError
 from fedstill.core.hardware import check_device, one_thread
 from fedstill.core.plugins import use_plugins
 from fedstill.data.data_settings import split_name
+from fedstill.data.feature_preparation import Preparation
+from fedstill.data.feature_rows import read_rows
+from fedstill.data.readers.text_table import SUFFIXES as TABLES
 from fedstill.data.single_input import read_input
 from fedstill.runtime.exported_file import SUFFIX, ExportedFile
 from fedstill.runtime.result import Run
@@ -32,6 +35,12 @@ class Prediction:
     inputs: Tensor
     probabilities: Tensor  # by class; of models that label points, a row for each point
     several: bool = False  # whether it may have any number of classes: the probabilities then do not sum to 1
+    row: int | None = None  # of a table, as a spreadsheet counts: the first row below the header is 2
+
+    @property
+    def name(self) -> str:
+        """The file, and the row in it."""
+        return str(self.file) if self.row is None else f"{self.file}, row {self.row}"
 
     @property
     def labels_points(self) -> bool:
@@ -87,6 +96,8 @@ def predict(
 ) -> list[Prediction]:
     """Classify pictures, arrays (.npy), clouds or meshes with a run's model or an exported file, in the order given.
 
+    Of a table (.csv, .tsv, .parquet), for models that were trained on one, there is a prediction for each row.
+
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
     >>> made = fedstill.run("fedavg", data="digits", model="mlp", rounds=1, clients=2, out=folder)
@@ -101,14 +112,40 @@ def predict(
         raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
     trained_on = held.data if isinstance(held, ExportedFile) else held.experiment.data
     fit = split_name(trained_on)[1].fit
-    inputs = [read_input(path, task.shape, fit, "signal" if task.reads_signals else "") for path in paths]
+    kind = "signal" if task.reads_signals else "cloud" if split_name(trained_on)[1].normals else ""
+    inputs: list[tuple[Path, int | None, Tensor]] = []
+    for path in paths:
+        if len(task.shape) == 1 and path.suffix.lower() in TABLES:
+            rows = read_rows(path, _preparation(held, path), _site_of(held, client))
+            inputs += [(path, number, row) for number, row in enumerate(rows, start=2)]
+        else:
+            inputs.append((path, None, read_input(path, task.shape, fit, kind)))
     model = held.built(which, client, architecture).to(device)
     with one_thread():
-        said = [task.predict(model, one.unsqueeze(0))[0] for one in inputs]
+        said = [task.predict(model, one.unsqueeze(0))[0] for _, _, one in inputs]
+    several = isinstance(task, tasks["multilabel"])
     return [
-        Prediction(path, tuple(task.classes), one, probabilities, isinstance(task, tasks["multilabel"]))
-        for path, one, probabilities in zip(paths, inputs, said, strict=True)
+        Prediction(path, tuple(task.classes), one, probabilities, several, row)
+        for (path, row, one), probabilities in zip(inputs, said, strict=True)
     ]
+
+
+def _preparation(held: Run | ExportedFile, path: Path) -> Preparation:
+    """How rows of a table become what the model reads."""
+    if held.preparation is None:
+        raise InputError(
+            f"{held.path} does not keep how a table becomes its inputs, as runs on table:FILE do: give {path} as an"
+            " array of prepared numbers (.npy), or delete the folder and run the experiment again"
+        )
+    return held.preparation
+
+
+def _site_of(held: Run | ExportedFile, client: int | None) -> str:
+    """The site whose own model is used."""
+    if client is None or isinstance(held, ExportedFile) or held.preparation is None:
+        return ""
+    by_site = held.experiment.partition.name == "sites" and client < len(held.preparation.sites)
+    return held.preparation.sites[client] if by_site else ""
 
 
 def opened(

@@ -16,6 +16,7 @@ from fedstill.core.metric_records import ModelMetrics
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunChecks, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.core.views import view
+from fedstill.data.feature_preparation import Preparation
 from fedstill.methods import methods
 from fedstill.models import models
 from fedstill.models.own_models import OwnModel, fill, plain, remember
@@ -208,6 +209,11 @@ class Run:
     def checks(self) -> RunChecks | None:
         """What was checked of the run's data; None where the data was elsewhere."""
         return self._folder.checks()
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """How cells of a table became the features that its models read; None for other data."""
+        return self._folder.preparation()
 
     @property
     def metrics(self) -> dict[str, ModelMetrics]:

@@ -337,6 +337,8 @@ class Attempt:
             for name in artefacts:
                 if (content := artefacts[name](ended)) is not None:
                     self.folder.save_artefact(name, content)
+        if isinstance(self.plan, Simulation) and (made := self.plan.bundle.preparation) is not None:
+            self.folder.save_preparation(made)
         personal = self.store if self.plan.method.personal else None
         result = summary(self.plan, progress, run_digest(models, personal), digest_of(last))
         self.folder.save_result(result)

@@ -9,6 +9,7 @@ model-last, -best, -selected.safetensors
 predictions.json       what those models say of every test sample
 detections.json        the boxes they find in test scenes, where that is the task
 answers.json           where clients have queries: what became of them
+features.json          of a table of features: means, deviations and categories of its training rows
 checks.json            of the data, what a run's own checks need: class counts, repeated samples
 metrics.json           of classifiers: AUC, F1 and others, with intervals and of each class
 digests.json           of all these and of every field of config.json and result.json
@@ -39,6 +40,7 @@ from fedstill.core.locks import FolderLock, lock_folder
 from fedstill.core.message import Message, MessageError, under
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunChecks, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
+from fedstill.data.feature_preparation import Preparation
 from fedstill.runtime import checkpoint, digests
 from fedstill.runtime.digests import Digests
 
@@ -46,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 READABLE = (2, 3, RUN_FORMAT)  # formats; earlier ones are translated when they are read (core.earlier_records)
 MODELS = ("last", "best", "selected")
+_PREPARATION = "features"
 
 
 class RunFolder:
@@ -134,6 +137,14 @@ class RunFolder:
     def artefact(self, name: str) -> dict[str, Any]:
         """What a slice has kept with the run; empty where there is nothing."""
         return self._whole(f"{name}.json")
+
+    def save_preparation(self, made: Preparation) -> None:
+        self.save_artefact(_PREPARATION, made.to_dict())
+
+    def preparation(self) -> Preparation | None:
+        """How cells of a table became features; None for other data, or in folders of earlier versions."""
+        content = self.artefact(_PREPARATION)
+        return Preparation.from_dict(content) if content else None
 
     def checks(self) -> RunChecks | None:
         """What the run kept about its data; None where there was none, or in folders of earlier versions."""

@@ -27,9 +27,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Every file that is really read."""
     seen: list[Path] = []
 
-    def counted(path: Path, count: int, key: str) -> np.ndarray:
+    def counted(path: Path, count: int, key: str, normals: bool) -> np.ndarray:
         seen.append(path)
-        return points.read_shape(path, count, key)
+        return points.read_shape(path, count, key, normals=normals)
 
     monkeypatch.setattr(shapes, "read_shape", counted)
     return seen

@@ -117,7 +117,7 @@ def test_empty_classes_and_one_sided_classes_are_told(tmp_path: Path) -> None:
     (tmp_path / "train" / "empty").mkdir()
     (tmp_path / "test" / "b" / "0.png").rename(tmp_path / "test" / "b" / "0.txt")
     report = check(f"folder:{tmp_path}")
-    assert "class 'empty' has no training samples" in report.problems
+    assert "class 'empty' has no training samples: add some, or take the class away" in report.problems
     assert "class 'b' has no test samples: its accuracy cannot be measured" in report.problems
     with pytest.raises(InputError, match="class 'empty' has no training samples"):
         load(f"folder:{tmp_path}")

@@ -59,6 +59,12 @@ def test_what_is_wrong_is_said_with_the_file(tmp_path: Path, name: str, content:
         read_shape(tmp_path / name, 10, name)
 
 
+def test_an_array_of_more_columns_than_points_is_no_cloud(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 100)))
+    with pytest.raises(InputError, match=r"shape \(2, 100\).*exchange its axes, or read signals as signals:FOLDER"):
+        read_shape(tmp_path / "a.npy", 10, "a")
+
+
 def test_arrays_of_the_wrong_shape(tmp_path: Path) -> None:
     for array in (np.zeros(9), np.zeros((4, 2)), np.array([["a", "b", "c"]])):
         np.save(tmp_path / "a.npy", array)

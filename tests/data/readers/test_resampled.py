@@ -59,7 +59,7 @@ def test_missing_shapes_and_broken_ones_are_all_listed(tmp_path: Path, home: Pat
     assert problems[0].endswith("airplane/airplane_0003.txt and 1 more")
     assert problems[1].endswith("night_stand_0001.txt is empty (0 bytes): fetch it again")
     assert problems[2].endswith("night_stand_0004.txt: 1 of 2 points are NaN or infinite")
-    assert "class 'airplane' has no training samples" in problems
+    assert "class 'airplane' has no training samples: add some, or take the class away" in problems
     with pytest.raises(InputError, match=r"names 4 shapes that do not exist"):
         load("modelnet40", tmp_path)
 

@@ -60,6 +60,8 @@ def read(path: Path, found: FileFindings, hints: ReaderHints | None = None) -> R
         if present(path, hints):
             if read_it not in _WITH_TABLES:
                 _refuse_columns(path, hints)
+            if read_it is folder.read:
+                _mention_table(path, found)
             return read_it(path, found, hints)
     if archives:
         listed = ", ".join(archive.name for archive in archives)
@@ -67,6 +69,18 @@ def read(path: Path, found: FileFindings, hints: ReaderHints | None = None) -> R
     if advice := listed_images.advice(path):
         raise InputError(advice)
     raise InputError(f"{path} holds nothing that can be read; expected is {EXPECTED}")
+
+
+def _mention_table(path: Path, found: FileFindings) -> None:
+    """A table that is not read beside folders of images: what classes there are is in it, if there is one folder."""
+    try:
+        unread = listed_images.unread_table(path)
+    except InputError as error:
+        unread = str(error)
+    if unread and not folder.classified(path):
+        raise InputError(f"{path} has images in one folder, and {unread}")
+    if unread:
+        found.notes.append(f"classes are those of the folders, and no table is read: {unread}")
 
 
 def _refuse_columns(path: Path, hints: ReaderHints) -> None:

@@ -75,7 +75,9 @@ class Slot:
         if arrays is None:
             return None
         clouds, notes = arrays
-        whole = clouds.dtype == np.float32 and clouds.ndim == 3 and clouds.shape[2] == 3 and notes.dtype.kind == "U"
+        whole = (
+            clouds.dtype == np.float32 and clouds.ndim == 3 and clouds.shape[2] in (3, 6) and notes.dtype.kind == "U"
+        )
         return (clouds, [str(note) for note in notes]) if whole else None
 
     def fetch_arrays(self, *names: str) -> list[NDArray[Any]] | None:

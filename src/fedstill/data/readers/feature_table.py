@@ -16,22 +16,32 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.data.data_settings import DataSettings
-from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS, alike, class_of_numbers, sorted_names
+from fedstill.data.feature_preparation import (
+    COMMA,
+    CategoryColumn,
+    Floats,
+    NumberColumn,
+    Preparation,
+    is_missing,
+    number_column,
+    parsed,
+    rows_of_sites,
+)
+from fedstill.data.readers.class_labels import alike, class_of_numbers, sorted_names
+from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS
 from fedstill.data.readers.raw import PARTS, FileFindings, Part
 from fedstill.data.readers.target_columns import Targets, read_targets
 from fedstill.data.readers.text_table import SUFFIXES, TextTable, is_identifier, read_text_table
 
-Floats = NDArray[np.float64]
-MISSING = frozenset({"", "nan", "na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "?", "-", "."})
 _LABELS = ("label", "target", "class", "diagnosis", "outcome")
 _MOST_CATEGORIES = 50
 _MOST_CLASSES = 100
+_MOST_FRACTIONS = 10  # different numbers that are not whole, among labels
 _FEW_VALUES = 20  # of a column that is tried as a copy of the classes
-_ROUNDING = 1e-12  # deviation of equal numbers as a share of their mean: nothing may be divided by it
+_REPEATED = 3  # rows with each of these values, at least and on average
 _COPY = 0.999  # of the rows whose class one column gives
-_COMMA = re.compile(r"[-+]?\d*,\d+|[-+]?\d+")  # a number with a decimal comma, or a whole one
-_DECIMAL = re.compile(r"[-+]?\d*,(?!\d{3}$)\d+")  # a comma that separates no thousands
 _STAND_INS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)  # for missing numbers, in many a register
+_DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d\d))([ T]\d{1,2}:.*)?")
 _NUMBERED = 10  # rows from which a column that numbers them is no coincidence
 
 
@@ -47,6 +57,8 @@ class FeatureTable:
     parts: list[Part] = field(default_factory=list)  # of every row, where there is a column of splits
     targets: list[Targets] = field(default_factory=list)  # of every row, where it has any number of classes
     names: tuple[str, ...] = ()  # of these classes
+    site_column: str = ""  # the one of sites, in a table that has it
+    rows: list[str] = field(default_factory=list)  # the name of every row, as a spreadsheet counts
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,6 +105,7 @@ def _joined(tables: dict[Path, FeatureTable]) -> FeatureTable:
             for row in table.targets
         ],
         names,
+        rows=[name for table in tables.values() for name in table.rows],
     )
 
 
@@ -126,7 +139,7 @@ def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_l
     apart = {label, site, split, group, *answers, *dropped, *like_groups}
     cells = {name: table.column(name) for name in table.columns}
     labels = [""] * len(table.rows) if label is None else cells[label]
-    kept = [row for row, text in enumerate(labels) if label is None or text.lower() not in MISSING]
+    kept = [row for row, text in enumerate(labels) if label is None or not is_missing(text)]
     if targets:
         kept = [row for row, held in enumerate(targets) if held is not None]
     if len(kept) < len(table.rows):
@@ -152,6 +165,8 @@ def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_l
         _parts(table, split, some(split)),
         [held for row in kept if targets and (held := targets[row]) is not None],
         names,
+        site or "",
+        [f"{table.path}, row {row + 2}" for row in kept],
     )
 
 
@@ -173,6 +188,12 @@ def class_names(table: FeatureTable, settings: DataSettings, found: FileFindings
         if strange := sorted(held - set(settings.classes)):
             raise InputError(f"{table.where} has the label {strange[0]!r}, which is not among the classes given")
         return settings.classes
+    fractions = [label for label in sorted(held) if (numbers := parsed([label])) is not None and numbers[0] % 1]
+    if len(fractions) > _MOST_FRACTIONS:
+        raise InputError(
+            f"{table.where} has {len(held):,} different numbers as labels, such as {fractions[0]}, which are"
+            " measurements and no classes: give a column of classes, with label=COLUMN"
+        )
     if len(held) > _MOST_CLASSES:
         raise InputError(
             f"{table.where} has {len(held):,} different labels: give a column of classes, with label=COLUMN"
@@ -180,47 +201,58 @@ def class_names(table: FeatureTable, settings: DataSettings, found: FileFindings
     return sorted_names(held)
 
 
-def as_numbers(
+def prepare(
     table: FeatureTable, train: NDArray[np.bool_], settings: DataSettings, found: FileFindings
-) -> NDArray[np.float32]:
-    """The features of all rows as numbers: scaled, filled in, categories as columns of 0 and 1."""
+) -> tuple[NDArray[np.float32], Preparation]:
+    """The features of all rows as numbers: scaled, filled in, categories as columns of 0 and 1; and how.
+
+    The training rows alone decide how.
+    """
     for name in settings.categorical:
         if name not in table.features:
             raise InputError(f"{table.where} has no feature {name!r}, which categorical names: leave it out")
-    sites = _site_numbers(table, settings.scale)
-    by_site = _site_numbers(table, "site")
-    columns: list[Floats] = []
+    names = tuple(sorted(set(table.sites)))
+    sites = rows_of_sites(table.sites, names, table.where) if names else np.zeros(len(table), dtype=np.int64)
+    columns: list[NumberColumn | CategoryColumn] = []
     missing: dict[str, int] = {}
     for name, cells in table.features.items():
-        numbers = None if name in settings.categorical else _parsed(cells)
-        if numbers is None:
+        trained = [cell for cell, chosen in zip(cells, train, strict=True) if chosen]
+        missing[name] = sum(map(is_missing, cells))
+        if name in settings.categorical or parsed(trained) is None:
             if name not in settings.categorical:
                 _doubt_texts(name, cells, found)
-            columns += _one_hot(name, cells, train, table.where, found)
-            missing[name] = sum(_absent(cell) for cell in cells)
+            columns.append(_categories(name, cells, train, table.where, found))
             continue
-        _doubt_numbers(name, numbers, found)
-        absent = np.isnan(numbers)
-        missing[name] = int(absent.sum())
-        filled = _filled(numbers, train, by_site, settings.impute)
-        columns.append(filled if settings.scale == "none" else _scaled(filled, train, sites))
-        if settings.indicators and absent.any():
-            columns.append(absent.astype(np.float64))
+        column = number_column(
+            name, cells, train, sites, impute=settings.impute, scale=settings.scale, indicators=settings.indicators
+        )
+        missing[name] = _doubt_numbers(column, cells, found)
+        columns.append(column)
     if missing := {name: count for name, count in missing.items() if count}:
         rule = "0" if settings.impute == "zero" else f"the {settings.impute} of the training rows of its site"
         found.notes.append(f"{sum(missing.values()):,} missing values in {_few(missing)}: each becomes {rule}")
-    with np.errstate(over="ignore"):  # infinity is a fault that is found where samples are looked at
-        return np.stack(columns, axis=1).astype(np.float32)
+    trained_on = {name: [cells[row] for row in np.flatnonzero(train)] for name, cells in table.features.items()}
+    if all(map(is_missing, (cell for cells in trained_on.values() for cell in cells))):
+        raise InputError(f"{table.where} has no value in any feature of its training rows: fill some in")
+    if same := [name for name, cells in trained_on.items() if len(set(cells)) == 1]:
+        found.notes.append(f"all training rows have the same in {_few(same)}: nothing is learned from it")
+    made = Preparation(tuple(columns), names, table.site_column)
+    return made.read(table.features, sites), made
 
 
 def _doubt_texts(name: str, cells: Sequence[str], found: FileFindings) -> None:
     """Report texts that are no categories: among numbers, or of a name of each row."""
-    known = [cell for cell in cells if not _absent(cell)]
-    texts = [cell for cell in known if _parsed([cell]) is None]
-    if texts and all(_COMMA.fullmatch(cell) for cell in texts):
+    known = [cell for cell in cells if not is_missing(cell)]
+    texts = [cell for cell in known if parsed([cell]) is None]
+    if texts and all(COMMA.fullmatch(cell) for cell in texts):
         found.doubts.append(
             f"the column {name!r} has numbers with commas, the first {texts[0]!r}, and is taken for categories: write a"
             " decimal point, and no separator of thousands"
+        )
+    elif texts and all(_DATE.fullmatch(cell) for cell in texts):
+        found.doubts.append(
+            f"the column {name!r} has dates, the first {texts[0]}, and each is taken for a category of its own: give a"
+            f" number in its place, such as days or years, or drop={name}"
         )
     elif 2 * len(texts) < len(known):
         found.doubts.append(
@@ -231,7 +263,20 @@ def _doubt_texts(name: str, cells: Sequence[str], found: FileFindings) -> None:
         found.doubts.append(f"the column {name!r} has another text in every row: if it names the rows, drop={name}")
 
 
-def _doubt_numbers(name: str, numbers: Floats, found: FileFindings) -> None:
+def _doubt_numbers(column: NumberColumn, cells: Sequence[str], found: FileFindings) -> int:
+    """Report what is no measurement, and give the number of values that are missing."""
+    name, texts = column.name, column.texts(cells)
+    if texts:
+        found.doubts.append(
+            f"the column {name!r} has {len(texts):,} texts in rows that are not trained on, the first"
+            f" {cells[texts[0]]!r}, and numbers in all others: each text counts as missing"
+        )
+    numbers = column.numbers(cells)
+    _doubt_measurements(name, numbers, found)
+    return int(np.isnan(numbers).sum())
+
+
+def _doubt_measurements(name: str, numbers: Floats, found: FileFindings) -> None:
     """Report numbers that are no measurements: of the rows, or in place of a missing value."""
     known = numbers[~np.isnan(numbers)]
     distinct = np.unique(known)
@@ -259,7 +304,7 @@ def find_copies(table: FeatureTable, found: FileFindings) -> None:
     for name, cells in table.features.items():
         values = np.unique(np.array(cells), return_inverse=True)[1]
         count = int(values.max()) + 1
-        if not 1 < count <= _FEW_VALUES:
+        if not 1 < count <= min(_FEW_VALUES, len(labels) // _REPEATED):
             continue
         held = np.zeros((count, int(labels.max()) + 1))
         np.add.at(held, (values, labels), 1)
@@ -269,87 +314,23 @@ def find_copies(table: FeatureTable, found: FileFindings) -> None:
             )
 
 
-def _site_numbers(table: FeatureTable, scale: str) -> NDArray[np.int64]:
-    """The site of every row whose statistics count; one for all if they are shared."""
-    if scale != "site" or not table.sites:
-        return np.zeros(len(table), dtype=np.int64)
-    return np.unique(np.array(table.sites), return_inverse=True)[1].astype(np.int64)
-
-
-def _absent(cell: str) -> bool:
-    return cell.lower() in MISSING
-
-
-def _parsed(cells: Sequence[str]) -> Floats | None:
-    """Cells as numbers, NaN where one is missing or infinite; None where some cell is a text.
-
-    Decimal commas are read, unless they may separate thousands.
-
-    >>> _parsed(["1,5", "2", ""]).tolist(), _parsed(["1,000", "2,500"]), _parsed(["1,5", "2.5"])
-    ([1.5, 2.0, nan], None, None)
-    """
-    if any(_DECIMAL.fullmatch(cell) for cell in cells) and all(
-        _absent(cell) or _COMMA.fullmatch(cell) for cell in cells
-    ):
-        cells = [cell.replace(",", ".") for cell in cells]
-    numbers = np.full(len(cells), np.nan)
-    for row, cell in enumerate(cells):
-        if not _absent(cell):
-            try:
-                numbers[row] = float(cell)
-            except ValueError:
-                return None
-    return np.where(np.isfinite(numbers), numbers, np.nan)
-
-
-def _one_hot(
+def _categories(
     name: str, cells: Sequence[str], train: NDArray[np.bool_], where: str, found: FileFindings
-) -> list[Floats]:
-    """A column of 0 and 1 for each category of the training rows; other categories and missing ones are all 0."""
-    held = np.array(cells)
-    known = sorted_names({cell for cell in held[train].tolist() if not _absent(cell)})
-    if len(known) > _MOST_CATEGORIES:
+) -> CategoryColumn:
+    """The categories of the training rows."""
+    chosen = {cell for cell, trained in zip(cells, train, strict=True) if trained and not is_missing(cell)}
+    if len(chosen) > _MOST_CATEGORIES:
         raise InputError(
-            f"{where}: the column {name!r} has {len(known):,} categories, more than {_MOST_CATEGORIES}: leave it out,"
+            f"{where}: the column {name!r} has {len(chosen):,} categories, more than {_MOST_CATEGORIES}: leave it out,"
             f" drop={name}"
         )
-    unknown = [cell for cell in held[~train].tolist() if not _absent(cell) and cell not in set(known)]
-    if unknown:
+    column = CategoryColumn(name, sorted_names(chosen))
+    if unknown := column.unknown(cells):
         found.notes.append(
             f"{len(unknown):,} values of {name} are in no training row, the first {unknown[0]!r}: each is taken for"
             " none of its categories"
         )
-    return [(held == category).astype(np.float64) for category in known]
-
-
-def _filled(numbers: Floats, train: NDArray[np.bool_], sites: NDArray[np.int64], rule: str) -> Floats:
-    """Missing numbers by the rule, from the training rows of the same site; 0 where the site has none at all."""
-    filled = numbers.copy()
-    for site in np.unique(sites):
-        here = sites == site
-        known = numbers[here & train]
-        filled[here & np.isnan(numbers)] = _statistic(known[~np.isnan(known)], rule)
-    return filled
-
-
-def _statistic(known: Floats, rule: str) -> float:
-    if rule == "zero" or not len(known):
-        return 0.0
-    if rule == "most-frequent":
-        values, counts = np.unique(known, return_counts=True)
-        return float(values[counts.argmax()])
-    return float(np.mean(known) if rule == "mean" else np.median(known))
-
-
-def _scaled(numbers: Floats, train: NDArray[np.bool_], sites: NDArray[np.int64]) -> Floats:
-    """Centred and divided by the standard deviation of training rows of the same site; constant columns become 0."""
-    scaled = np.zeros_like(numbers)
-    for site in np.unique(sites):
-        here = sites == site
-        known = numbers[here & train]
-        centre, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
-        scaled[here] = (numbers[here] - centre) / spread if spread > _ROUNDING * abs(centre) else 0.0
-    return scaled
+    return column
 
 
 def _few(names: Sequence[str] | dict[str, int], most: int = 8) -> str:

@@ -57,8 +57,7 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     pictures = {part: _survey(home, classes, found) for part, home in homes.items()}
     every = [picture for survey in pictures.values() for picture in survey]
     if not every:
-        deeper = "; if its folders are sites, set site=folder" if walk_images(folder) else ""
-        found.faults.append(f"{folder} has no images in class folders ({', '.join(sorted(SUFFIXES))}){deeper}")
+        found.faults.append(_without_images(folder, found))
         return Raw({}, classes)
     raw = Raw({}, classes)
     with found.collecting():
@@ -67,6 +66,15 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
         for part, survey in pictures.items():
             raw.splits[part] = _decoded(survey, form, homes[part], share, found)
     return raw
+
+
+def _without_images(folder: Path, found: FileFindings) -> str:
+    """Why a folder has no images in class folders."""
+    if found.skipped:
+        return f"no image of {folder} can be read, the first is {found.skipped[0]}"
+    deeper = "; if its folders are sites, set site=folder, and if they are classes, move the images of their folders up"
+    images = walk_images(folder)
+    return f"{folder} has no images in class folders ({', '.join(sorted(SUFFIXES))}){deeper if images else ''}"
 
 
 def decoded_splits(
@@ -90,7 +98,11 @@ def decoded_splits(
     raw = Raw({}, classes)
     every = [picture for survey in pictures.values() for picture in survey]
     if not every:
-        found.faults.append(f"{folder} has no images of the classes in its table ({', '.join(sorted(SUFFIXES))})")
+        found.faults.append(
+            _without_images(folder, found)
+            if found.skipped
+            else f"{folder} has no images of the classes in its table ({', '.join(sorted(SUFFIXES))})"
+        )
         return raw
     form = _common(every, settings, folder, found)
     share = _share(every, form, settings)
@@ -222,7 +234,9 @@ def _decoded(survey: list[_Picture], form: ImageForm, home: Path, share: float |
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return sorted(place for place in folder.iterdir() if place.is_dir() and not place.name.startswith("."))
+    return sorted(
+        place for place in folder.iterdir() if place.is_dir() and not place.name.startswith((".", "__MACOSX"))
+    )
 
 
 def _images(place: Path) -> list[Path]:

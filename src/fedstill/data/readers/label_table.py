@@ -15,19 +15,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from fedstill.core.errors import InputError
 from fedstill.data.data_settings import DataSettings
+from fedstill.data.readers.class_labels import alike, class_of_numbers, sorted_names, without_missing
 from fedstill.data.readers.path_ends import PathEnds
 from fedstill.data.readers.raw import PARTS, FileFindings, Part, content
 from fedstill.data.readers.target_columns import Targets, read_targets
-from fedstill.data.readers.text_table import SUFFIXES, TextTable, read_header, read_text_table
+from fedstill.data.readers.text_table import SUFFIXES, TextTable, plain_name, read_header, read_text_table
 
-_FILE = ("file", "filename", "file_name", "filepath", "path", "image", "image_path", "image_id")
+_FILE = ("file", "filename", "filepath", "path", "image", "image_path", "image_id", "image_name", "image_index")
 _OBJECT = ("name", "object", "object_id", "id", "uid", "model", *_FILE, "scan")
 _CLASS = ("class", "category", "label", "keyword", "type", "target", "diagnosis")
 SPLIT_COLUMNS = ("split", "part", "set")
@@ -138,17 +138,6 @@ class LabelTable:
             )
 
 
-def sorted_names(names: set[str]) -> tuple[str, ...]:
-    """Names in order, as numbers if all are.
-
-    >>> sorted_names({"10", "9"}), sorted_names({"b", "a"}), sorted_names({"1", "01", "0"})
-    (('9', '10'), ('a', 'b'), ('0', '01', '1'))
-    """
-    whole = all(name.removeprefix("-").isdecimal() for name in names)
-    # Names that are one number in two ways have an order, too: that of a set changes from process to process.
-    return tuple(sorted(sorted(names), key=int) if whole else sorted(names))
-
-
 def find_table(folder: Path, settings: DataSettings | None = None) -> LabelTable | None:
     """The table that the settings name, else the first file of the folder that is one; others are ignored.
 
@@ -257,12 +246,14 @@ def _labels(path: Path, settings: DataSettings) -> LabelTable | None:
     site = None if settings.site == FOLDER else _column(table, settings.site, SITE_COLUMNS)
     group = _column(table, settings.group, ())
     cells = {name: table.column(name) for name in (subject, kind, part, site, group) if name is not None}
-    labels, notes = (cells[kind], []) if targets else class_of_numbers(cells[kind], settings.classes)
+    given_labels = cells[kind] if targets else without_missing(cells[kind], settings.classes)
+    labels, notes = (given_labels, []) if targets else class_of_numbers(given_labels, settings.classes)
     doubts = [] if targets else _lists(path, kind, labels)
     checks_sites = site is not None and any(cells[site])
     checks_splits = part is not None and _has_splits(part, cells[part], settings)
     rows: dict[str, TableRow] = {}
-    for at, name in enumerate(cells[subject]):
+    for at, written in enumerate(cells[subject]):
+        name = written.removeprefix("./")
         if not name:
             continue
         given = "" if part is None else cells[part][at].lower()
@@ -283,7 +274,7 @@ def _labels(path: Path, settings: DataSettings) -> LabelTable | None:
     return LabelTable(
         path,
         rows,
-        subject.lower() in _FILE or settings.file is not None,
+        settings.file is not None or plain_name(subject) in map(plain_name, _FILE),
         tuple((one, values) for one, values in like if one not in (subject, kind, *settings.labels)),
         settings.site == FOLDER,
         classes or settings.classes,
@@ -307,47 +298,6 @@ def _lists(path: Path, column: str, labels: list[str]) -> list[str]:
         f"{path} has the class {min(lists)!r} beside its parts: if a sample may have several classes, set"
         f" labels={column}"
     ]
-
-
-def class_of_numbers(labels: list[str], classes: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Labels, by name where they are the numbers of classes that were given, and a note that says so.
-
-    >>> class_of_numbers(["1", "0"], ("healthy", "ill"))[0], class_of_numbers(["a"], ("a", "b"))
-    (['ill', 'healthy'], (['a'], []))
-    """
-    used = {label for label in labels if label}
-    numbers = {name: int(name) for name in used if name.isdecimal()}
-    if (
-        not classes
-        or used & set(classes)
-        or len(numbers) < len(used)
-        or max(numbers.values(), default=0) >= len(classes)
-    ):
-        return labels, []
-    named = ", ".join(
-        f"{name} is {classes[number]}" for name, number in sorted(numbers.items(), key=lambda one: one[1])
-    )
-    return [classes[numbers[label]] if label else "" for label in labels], [
-        f"labels are the numbers of classes: {named}"
-    ]
-
-
-def alike(names: Iterable[str]) -> list[str]:
-    """Pairs of class names that are probably one: they differ in case or blanks, or are one number.
-
-    >>> alike({"Ill", "ill ", "well"}), alike({"1", "1.0"}), alike({"1", "2"})
-    (["the classes 'Ill' and 'ill ', which may be one"], ["the classes '1' and '1.0', which may be one"], [])
-    """
-    first: dict[str | float, str] = {}
-    pairs = []
-    for name in sorted(names):
-        key: str | float = " ".join(name.casefold().split())
-        with suppress(ValueError):
-            key = float(key)
-        if key in first:
-            pairs.append(f"the classes {first[key]!r} and {name!r}, which may be one")
-        first.setdefault(key, name)
-    return pairs
 
 
 def _has_columns(path: Path, settings: DataSettings) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from fedstill.core.errors import InputError
 from fedstill.data.readers.folder import classified, decoded_splits, walk_images
 from fedstill.data.readers.label_table import LabelTable, TableRow, UnreadableTableError, find_table
+from fedstill.data.readers.pictures import SUFFIXES as IMAGES
 from fedstill.data.readers.raw import PARTS, FileFindings, Part, Raw, ReaderHints
 from fedstill.data.readers.text_table import SUFFIXES, read_text_table
 
@@ -40,17 +41,25 @@ def advice(folder: Path) -> str:
     if not images:
         return ""
     what = f"{folder} has {len(images):,} images"
-    beside = sorted(path for path in folder.iterdir() if path.is_file())
-    for path in beside:
+    if unread := unread_table(folder):
+        return f"{what}, and {unread}"
+    return f"{what} and no classes: give a folder for each class, or a table (.csv) with the columns file and label"
+
+
+def unread_table(folder: Path) -> str:
+    """What a table in the folder lacks to be one of labels, as part of a sentence; empty without a table."""
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         if path.suffix.lower() in _SHEETS:
-            return f"{what}, and {path.name} cannot be read: save it as .csv, with columns called file and label"
+            return f"{path.name} cannot be read: save it as .csv, with columns called file and label"
         if path.suffix.lower() in SUFFIXES:
-            columns = ", ".join(read_text_table(path).columns)
+            columns = read_text_table(path).columns
+            if any(PurePosixPath(column).suffix.lower() in IMAGES for column in columns):
+                return f"{path.name} begins with {columns[0]}: give it a header, as in file,label"
             return (
-                f"{what}, and {path.name} has the columns {columns}: name those of files and classes, as in"
+                f"{path.name} has the columns {', '.join(columns)}: name those of files and classes, as in"
                 f" folder:{folder},file=COLUMN,label=COLUMN (labels=COLUMN,COLUMN for columns of 0 and 1)"
             )
-    return f"{what} and no classes: give a folder for each class, or a table (.csv) with the columns file and label"
+    return ""
 
 
 def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:

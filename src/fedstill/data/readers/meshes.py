@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.point_colours import no_colours, with_colours
+from fedstill.data.readers.point_normals import with_normals
 from fedstill.data.readers.raw import content
 
 SUFFIXES = (".ply", ".obj", ".off", ".stl")  # in order of preference, if an object has several formats
@@ -56,15 +57,23 @@ def read_mesh(path: Path, colour: bool = False) -> tuple[Floats, NDArray[np.int6
 
 
 def sample_surface(
-    vertices: Floats, faces: NDArray[np.int64], points: int, generator: np.random.Generator, where: Path
+    vertices: Floats,
+    faces: NDArray[np.int64],
+    points: int,
+    generator: np.random.Generator,
+    where: Path,
+    normals: bool = False,
 ) -> Floats:
     """Points sampled uniformly by area from the surface, with colours between those of the corners if these have any.
+
+    With `normals`, that of its face stands behind each point.
 
     A row of three numbers is drawn per point, so that the first n points do not depend on how many follow.
     """
     a, b, c = (vertices[faces[:, corner]] for corner in range(3))
     with np.errstate(invalid="ignore", over="ignore"):
-        areas = np.linalg.norm(np.cross(b[:, :3] - a[:, :3], c[:, :3] - a[:, :3]), axis=1) / 2
+        across = np.cross(b[:, :3] - a[:, :3], c[:, :3] - a[:, :3])
+        areas = np.linalg.norm(across, axis=1) / 2
         reach = np.cumsum(areas)
     if not np.isfinite(reach[-1]):
         raise InputError(f"{where} holds vertices that are NaN or infinite")
@@ -75,7 +84,7 @@ def sample_surface(
     # The square root makes points uniform in a triangle; without it they concentrate at corner a.
     far, along = np.sqrt(draws[:, 1:2]), draws[:, 2:3]
     cloud: Floats = (1 - far) * a[face] + far * (1 - along) * b[face] + far * along * c[face]
-    return cloud
+    return with_normals(cloud[:, :3], across[face]) if normals else cloud
 
 
 def _vertex_colours(part: Any) -> NDArray[np.uint8] | None:

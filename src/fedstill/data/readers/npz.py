@@ -112,6 +112,8 @@ def lone_array(path: Path) -> Array:
     except MemoryError:
         raise larger_than_memory(str(path)) from None
     except _DAMAGE as error:
+        if "allow_pickle" in str(error):
+            raise InputError(f"{path} is an array of Python objects, which are never loaded: save numbers") from None
         raise InputError(f"{path} cannot be read as an array ({' '.join(str(error).split())})") from None
 
 

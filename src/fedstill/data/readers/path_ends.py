@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
@@ -38,7 +39,8 @@ def _parts(path: str) -> tuple[str, ...]:
     >>> _parts("C:\\\\Scans\\\\1.PNG"), _parts("./a/1.png")
     (('c:', 'scans', '1.png'), ('a', '1.png'))
     """
-    return tuple(part for part in path.casefold().replace("\\", "/").split("/") if part not in ("", "."))
+    plain = unicodedata.normalize("NFC", path).casefold()  # a Mac stores the letters and accents of names apart
+    return tuple(part for part in plain.replace("\\", "/").split("/") if part not in ("", "."))
 
 
 def _with_and_without_suffix(parts: tuple[str, ...]) -> list[tuple[str, ...]]:

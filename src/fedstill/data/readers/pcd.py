@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.point_colours import no_colours, with_colours
+from fedstill.data.readers.point_normals import FIELDS, no_normals, with_normals
 from fedstill.data.readers.raw import content
 
 Floats = NDArray[np.float64]
@@ -53,18 +54,24 @@ class _Header:
         return ()
 
 
-def read_pcd(path: Path, colour: bool = False) -> Floats:
-    """The coordinates (points, 3) of a file, in its order; with `colour`, (points, 6)."""
+def read_pcd(path: Path, colour: bool = False, normals: bool = False) -> Floats:
+    """The coordinates (points, 3) of a file, in its order; with `colour` or `normals`, (points, 6)."""
     data = content(path)
     try:
         header, start = _header(data)
         names = header.colour_fields if colour else ()
+        if normals:
+            names = FIELDS if set(FIELDS) <= set(header.fields) else ()
         found = _fields(header, data[start:], ("x", "y", "z", *names))
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         why = " ".join(str(error).split())
         raise InputError(f"{path} is no PCD file that can be read ({why}): write it again") from None
     points = np.stack([column.astype(np.float64) for column in found[:3]], axis=1)
     there = ~np.isnan(points).any(axis=1)
+    if normals and not names:
+        raise no_normals(path)
+    if normals:
+        return with_normals(points[there], np.stack(found[3:], axis=1)[there])
     if not colour:
         return points[there]
     if not names:

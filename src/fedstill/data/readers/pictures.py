@@ -95,25 +95,30 @@ def decode(
     read `alone`, which must be a still image, may have any range: it is scaled from darkest to brightest.
     """
     with dicom.image(path) if _is_dicom(path) else _opened(path) as image:
-        try:
-            # A photo in several sizes (MPO) is one photo.
-            frames = getattr(image, "n_frames", 1) if alone and image.format != "MPO" else 1
-            if frames > 1:
-                raise InputError(f"{path} holds {frames} pictures: give a still image")
-            upright = _UPRIGHT.get(_orientation(image))
-            pixels = image if upright is None else image.transpose(upright)
-            if pixels.mode in DEEP_MODES:
-                pixels = Image.fromarray(_eight_bits(np.asarray(pixels), pixels.mode, alone, path))
-            elif pixels.has_transparency_data:
-                solid = Image.new("RGBA", pixels.size, "white")
-                solid.alpha_composite(pixels.convert("RGBA"))
-                pixels = solid
-            pixels = pixels.convert(mode)
-        except InputError:
-            raise
-        except Exception as error:  # decoders raise any kind of error
-            raise InputError(f"{path} is a damaged image ({' '.join(str(error).split())})") from None
+        pixels = converted(image, mode, path, alone)
         return np.asarray(pixels if size is None else fitted(pixels, size, fit))
+
+
+def converted(image: Image.Image, mode: str, where: Path, alone: bool = False) -> Image.Image:
+    """An image as `decode` gives its pixels, in its own size."""
+    try:
+        # A photo in several sizes (MPO) is one photo.
+        frames = getattr(image, "n_frames", 1) if alone and image.format != "MPO" else 1
+        if frames > 1:
+            raise InputError(f"{where} holds {frames} pictures: give a still image")
+        upright = _UPRIGHT.get(_orientation(image))
+        pixels = image if upright is None else image.transpose(upright)
+        if pixels.mode in DEEP_MODES:
+            pixels = Image.fromarray(_eight_bits(np.asarray(pixels), pixels.mode, alone, where))
+        elif pixels.has_transparency_data:
+            solid = Image.new("RGBA", pixels.size, "white")
+            solid.alpha_composite(pixels.convert("RGBA"))
+            pixels = solid
+        return pixels.convert(mode)
+    except InputError:
+        raise
+    except Exception as error:  # decoders raise any kind of error
+        raise InputError(f"{where} is a damaged image ({' '.join(str(error).split())})") from None
 
 
 def fitted(image: Image.Image, size: tuple[int, int], fit: Fit) -> Image.Image:

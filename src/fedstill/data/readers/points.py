@@ -15,6 +15,7 @@ from fedstill.data.readers import meshes
 from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.pcd import read_pcd
 from fedstill.data.readers.point_colours import no_colours, with_table_colours
+from fedstill.data.readers.point_normals import COLUMNS, no_normals, with_table_normals
 from fedstill.data.readers.raw import content, refuse_empty
 
 TABLES = (".xyz", ".pts", ".txt")
@@ -22,26 +23,33 @@ SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
 SHAPES = (*SUFFIXES, ".pcd")  # in folders of shapes; a scan of a room in this format is read whole
 _KEYS = ("points", "x", "cloud", "pc")  # names of a cloud in an archive
 Cloud = NDArray[np.float32]
+_MOST_COLUMNS = 16  # of a cloud: coordinates, colours, normals and a few more
 
 
-def read_shape(path: Path, points: int, key: str, notes: list[str] | None = None, colour: bool = False) -> Cloud:
+def read_shape(
+    path: Path, points: int, key: str, notes: list[str] | None = None, colour: bool = False, normals: bool = False
+) -> Cloud:
     """At most this many points of a shape, in random order, so that the first of them are a fair sample too.
 
     They are drawn from a stream named by `key`, the file's path in its data set: a shape does not depend on which
     others exist, or on the folder of the data set. With `notes`, a few points that are not finite are left out. With
-    `colour` there are six columns, the colours last.
+    `colour` or `normals` there are six columns, these last.
     """
     generator = Streams(0).draw("shape", key)
     if path.suffix.lower() in meshes.SUFFIXES:
         vertices, faces = meshes.read_mesh(path, colour)
         if len(faces):
-            return sound(meshes.sample_surface(vertices, faces, points, generator, path), path)
+            return sound(meshes.sample_surface(vertices, faces, points, generator, path, normals), path)
+        if normals:
+            raise no_normals(path)
         every = sound(vertices, path, notes)
     elif path.suffix.lower() == ".pcd":
-        every = sound(read_pcd(path, colour), path, notes)
+        every = sound(read_pcd(path, colour, normals), path, notes)
     else:
-        table = _array(path) if path.suffix.lower() == ".npy" else read_table(path, columns=6 if colour else 3)
-        every = sound(with_table_colours(table, path) if colour else table[:, :3], path, notes)
+        table = _array(path) if path.suffix.lower() == ".npy" else read_table(path, normals=normals, colour=colour)
+        if normals:
+            table = with_table_normals(table, path)
+        every = sound(with_table_colours(table, path) if colour else table[:, : 6 if normals else 3], path, notes)
     return every[generator.permutation(len(every))[:points]]
 
 
@@ -62,11 +70,11 @@ def read_archive(path: Path, notes: list[str] | None = None, colour: bool = Fals
     return sound(with_table_colours(cloud, path) if colour else cloud[:, :3], path, notes)
 
 
-def read_table(path: Path, most: int | None = None, columns: int = 3) -> Cloud:
+def read_table(path: Path, most: int | None = None, colour: bool = False, normals: bool = False) -> Cloud:
     """The first rows of a text file with x, y and z in its first columns, separated by commas or blanks.
 
-    Colours, if six columns are asked for, come next. A first line with a single number (the number of points, in .pts
-    files) is skipped.
+    Colours or normals, if they are asked for, come next. A first line with a single number (the number of points, in
+    .pts files) is skipped.
     """
     refuse_empty(path)
     lines = _lines(path, None if most is None else most + 1)
@@ -74,8 +82,9 @@ def read_table(path: Path, most: int | None = None, columns: int = 3) -> Cloud:
         del lines[0]
     if not lines:
         raise InputError(f"{path} holds no points")
+    columns = COLUMNS if colour or normals else 3
     if len(lines[0].replace(",", " ").split()) < columns != 3:
-        raise no_colours(path)
+        raise no_colours(path) if colour else no_normals(path)
     try:
         table: Cloud = np.loadtxt(
             lines[:most], np.float32, delimiter="," if "," in lines[0] else None, usecols=range(columns), ndmin=2
@@ -105,6 +114,11 @@ def _array(path: Path) -> NDArray[np.floating]:
     array = lone_array(path)
     if array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
         raise InputError(f"{path} should hold numbers of the shape (points, 3)")
+    if len(array) < array.shape[1] > _MOST_COLUMNS:
+        raise InputError(
+            f"{path} has the shape {array.shape}, and a cloud has a row of x, y and z for each point: exchange its"
+            " axes, or read signals as signals:FOLDER"
+        )
     return array
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedstill.core.errors import InputError
+from fedstill.data.readers.point_normals import with_table_normals
 from fedstill.data.readers.points import Cloud, read_table, sound
 from fedstill.data.readers.raw import FileFindings, Part, Raw, ReaderHints, Split
 from fedstill.data.readers.stack import stack
@@ -32,8 +33,9 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     classes = _classes(home / f"{prefix}_shape_names.txt", [name for listed in names.values() for name in listed])
     files = {part: [_file(home, name) for name in listed] for part, listed in names.items()}
     every = [path for part in _PARTS for path in files[part]]
-    made_by = f"modelnet text {VERSION}, {hints.points} points, {prefix}"
-    clouds, rows = stack(home, every, partial(_first_rows, most=hints.points), made_by, found)
+    normals = hints.settings.normals
+    made_by = f"modelnet text {VERSION}, {hints.points} points, {prefix}{', normals' if normals else ''}"
+    clouds, rows = stack(home, every, partial(_first_rows, most=hints.points, normals=normals), made_by, found)
     labels = np.array([classes.index(_class(every[row].stem)) for row in rows], dtype=np.int64)
     border = sum(1 for row in rows if row < len(files["train"]))
     raw = Raw({}, classes)
@@ -43,8 +45,9 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     return raw
 
 
-def _first_rows(path: Path, most: int) -> Cloud:
-    return sound(read_table(path, most), path)
+def _first_rows(path: Path, most: int, normals: bool) -> Cloud:
+    table = read_table(path, most, normals=normals)
+    return sound(with_table_normals(table, path) if normals else table, path)
 
 
 def _home(folder: Path) -> Path | None:

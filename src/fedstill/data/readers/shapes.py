@@ -68,9 +68,10 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     listed = table is not None and bool(hints.settings.reads_table)
     classes = table.sorted_classes(labelled, found) if table is not None and listed else tuple(sorted(labelled))
     shapes = [shape for shape in shapes if shape.label in classes]
-    made_by = f"shapes {VERSION}, {hints.points} points"
+    normals = hints.settings.normals
+    made_by = f"shapes {VERSION}, {hints.points} points{', normals' if normals else ''}"
     every = [home / shape.place for shape in shapes]
-    clouds, rows = stack(home, every, partial(_read, home=home, points=hints.points), made_by, found)
+    clouds, rows = stack(home, every, partial(_read, home=home, points=hints.points, normals=normals), made_by, found)
     raw = Raw({}, classes)
     labels = np.array([classes.index(shapes[row].label) for row in rows], dtype=np.int64)
     parts = np.array([_ORDER.index(shapes[row].part) for row in rows], dtype=np.int64)
@@ -89,8 +90,8 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     return raw
 
 
-def _read(path: Path, home: Path, points: int) -> Cloud:
-    return read_shape(path, points, path.relative_to(home).as_posix())
+def _read(path: Path, home: Path, points: int, normals: bool) -> Cloud:
+    return read_shape(path, points, path.relative_to(home).as_posix(), normals=normals)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

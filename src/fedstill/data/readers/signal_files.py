@@ -45,7 +45,10 @@ def as_length(signal: Signal, shape: tuple[int, ...], where: str) -> Signal:
     """
     channels, length = shape
     if signal.shape[0] != channels:
-        raise InputError(f"{where} has {signal.shape[0]} channels, and others have {channels}: give all the same")
+        turned = ", and exchange the axes of this one, whose time comes first" if signal.shape[1] == channels else ""
+        raise InputError(
+            f"{where} has {signal.shape[0]} channels, and others have {channels}: give all the same{turned}"
+        )
     if signal.shape[1] >= length:
         start = (signal.shape[1] - length) // 2
         return signal[:, start : start + length]
@@ -55,11 +58,23 @@ def as_length(signal: Signal, shape: tuple[int, ...], where: str) -> Signal:
 
 def _columns(path: Path) -> NDArray[np.float64]:
     table = read_text_table(path)
+    if all(map(_is_number, table.columns)):
+        raise InputError(f"{path} begins with numbers: name the channels in its first line")
     if not table.rows:
         raise InputError(f"{path} has a header and no rows: each row is a moment of the signal")
+    for number, row in enumerate(table.rows, start=2):
+        if wrong := [name for name, cell in zip(table.columns, row, strict=True) if not _is_number(cell)]:
+            what = row[table.columns.index(wrong[0])]
+            raise InputError(
+                f"{path}: row {number} has {repr(what) if what else 'nothing'} in {wrong[0]}: write one column of"
+                " numbers for each channel, and fill the gaps"
+            )
+    return np.array(table.rows, dtype=np.float64).T
+
+
+def _is_number(cell: str) -> bool:
     try:
-        return np.array(table.rows, dtype=np.float64).T
+        float(cell)
     except ValueError:
-        raise InputError(
-            f"{path} holds texts among its numbers: write one column of numbers for each channel"
-        ) from None
+        return False
+    return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fedstill.core.errors import InputError
+from fedstill.data.readers.class_labels import MISSING_LABELS
 from fedstill.data.readers.text_table import TextTable
 
 Targets = tuple[bool, ...]
+_OPEN = MISSING_LABELS | {""}  # whether a sample has the class is not known
 _YES, _NO = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
 _SEPARATORS = ("|", ";", ",")
 _NONE = frozenset({"", "no finding", "none"})  # in place of names
@@ -28,9 +30,10 @@ def read_targets(
     cells = [table.column(name) for name in named]
     for number, row in enumerate(zip(*cells, strict=True), start=2):
         for name, cell in zip(named, row, strict=True):
-            if cell and cell.lower() not in _YES | _NO:
+            if cell.lower() not in _YES | _NO | _OPEN:
                 raise InputError(f"{table.path}: row {number} has {cell!r} in {name}: write 0 or 1, or leave it empty")
-        rows.append(tuple(cell.lower() in _YES for cell in row) if all(row) else None)
+        known = not any(cell.lower() in _OPEN for cell in row)
+        rows.append(tuple(cell.lower() in _YES for cell in row) if known else None)
     return named, rows
 
 

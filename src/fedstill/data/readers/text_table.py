@@ -36,7 +36,7 @@ class TextTable:
         return [row[at] for row in self.rows]
 
     def named(self, name: str) -> str:
-        """A column by its name, in any case of letters."""
+        """A column by its name, in any case of letters, with blanks or underscores."""
         found = self.find((name,))
         if found is None:
             raise InputError(f"{self.path} has no column {name!r}: {did_you_mean(name, self.columns)}")
@@ -45,7 +45,11 @@ class TextTable:
     def find(self, names: tuple[str, ...]) -> str | None:
         """The column that is called by the first possible of these names."""
         known = {column.lower(): column for column in self.columns}
-        return next((known[name.lower()] for name in names if name.lower() in known), None)
+        found = next((known[name.lower()] for name in names if name.lower() in known), None)
+        if found is not None:
+            return found
+        alike = {plain_name(column): column for column in reversed(self.columns)}
+        return next((alike[plain_name(name)] for name in names if plain_name(name) in alike), None)
 
     def like_groups(self) -> list[str]:
         """Columns that look like patients: by their name, and with fewer values than rows."""
@@ -56,6 +60,15 @@ class TextTable:
                 if 1 < len(set(cells)) < len(cells):
                     found.append(column)
         return found
+
+
+def plain_name(column: str) -> str:
+    """A column's name without what people write differently.
+
+    >>> plain_name("File Name") == plain_name("file_name") == "filename"
+    True
+    """
+    return re.sub(r"[\W_]+", "", column.casefold())
 
 
 def is_identifier(column: str) -> bool:
@@ -76,7 +89,9 @@ def read_text_table(path: Path) -> TextTable:
     text = _text(content(path))
     delimiter, text = _delimiter(path, text)
     try:
-        lines = [line for line in csv.reader(StringIO(text, newline=""), delimiter=delimiter) if any(line)]
+        # Blanks behind a separator would make the quotes behind them part of a cell.
+        read = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t")
+        lines = [line for line in read if any(line)]
     except csv.Error as error:
         raise InputError(f"{path} is no CSV ({error}): mend it, or take it away") from None
     if not lines:
@@ -94,7 +109,8 @@ def read_header(path: Path) -> TextTable:
     """The columns of a text file, without its rows; of a file that cannot be read as a table, none."""
     delimiter, text = _delimiter(path, _text(content(path)))
     try:
-        first = next(csv.reader([text.partition("\n")[0].rstrip("\r")], delimiter=delimiter), [])
+        line = text.partition("\n")[0].rstrip("\r")
+        first = next(csv.reader([line], delimiter=delimiter, skipinitialspace=delimiter != "\t"), [])
     except csv.Error:
         first = []
     return TextTable(path, tuple(cell.strip() for cell in first), ())

@@ -37,6 +37,7 @@ def classifier_form(shape: tuple[int, ...], signal: bool = False) -> FileForm:
     """The form of classifiers of whole inputs; what has two axes is a cloud or a `signal`."""
     cloud = len(shape) == 2 and not signal
     axes: tuple[str, ...] = ("points", "coordinates") if cloud else ("channels", "height", "width")
+    numbers = "x, y, z, normal" if cloud and shape[1] == 6 else "x, y, z"
     if signal:
         axes = ("channels", "time")
     elif len(shape) not in (2, 3):
@@ -44,7 +45,7 @@ def classifier_form(shape: tuple[int, ...], signal: bool = False) -> FileForm:
     return FileForm(
         task="classification",
         axes=axes,
-        meaning="points (x, y, z): each cloud centred on its mean, its largest norm 1"
+        meaning=f"points ({numbers}): each cloud centred on its mean, its largest norm 1"
         if cloud
         else "values as they were in training"
         if signal

@@ -66,7 +66,7 @@ def choose(bundle: Bundle, wanted: str | None, count: int) -> Gallery:
             continue
         some = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)
         batch = bundle.train.batch(rows[torch.from_numpy(some)])
-        samples[name] = batch["inputs"]
+        samples[name] = batch["inputs"][:, :, :3] if bundle.kind == "cloud" else batch["inputs"]  # without normals
         if labels.ndim == 2 and labels.dtype != torch.bool:  # of parts
             marks[name] = _marks(labels[rows].unique(), batch, bundle.classes)
     if not samples:
