@@ -194,7 +194,6 @@ def test_messages_are_the_same_where_their_tensors_are() -> None:
     assert not any(
         message.is_same(other)
         for other in (
-            None,
             Message({"a": one}),
             Message({"a": two, "b": one}),
             Message({"a": one, "b": two.clone()}),

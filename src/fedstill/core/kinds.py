@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +51,8 @@ def names_by_kind(model: nn.Module) -> dict[str, Tensor]:
 
 def _is_plain(part: nn.Module) -> bool:
     """Whether a module adds its parameters and buffers to a `state_dict`, and nothing else."""
-    return _saves_plainly(type(part)) and not (part._state_dict_hooks or part._state_dict_pre_hooks)
+    kind: Any = type(part)
+    return _saves_plainly(kind) and not (part._state_dict_hooks or part._state_dict_pre_hooks)
 
 
 @lru_cache(maxsize=256)

@@ -89,9 +89,9 @@ class Message(Mapping[str, Tensor]):
         parts = [(*key, PickleBuffer(_raw(self[key[0]]))) for key in self._parts()]
         return _unpickled, (parts,)
 
-    def is_same(self, other: Message | None) -> bool:
+    def is_same(self, other: Message) -> bool:
         """Whether the other one has the same tensors, in the same memory."""
-        if other is None or self._parts() != other._parts():
+        if self._parts() != other._parts():
             return False
         return all(self[name].data_ptr() == other[name].data_ptr() for name in self)
 

@@ -40,7 +40,8 @@ class Streams:
 
     def draw(self, *names: str | int) -> np.random.Generator:
         """A fresh numpy generator with a 128-bit key of its own."""
-        return np.random.Generator(np.random.Philox(_Key(self._digest(names))))
+        key: Any = _Key(self._digest(names))  # any seed sequence will do, though numpy's types name one class only
+        return np.random.Generator(np.random.Philox(key))
 
     @contextmanager
     def ambient(self, *names: str | int) -> Iterator[None]:

@@ -243,7 +243,8 @@ def _write_frame(stream: IO[bytes], item: Any) -> None:
     pieces = [buffer.raw() for buffer in buffers]
     stream.write(_LENGTHS.pack(len(data), len(pieces)))
     stream.write(struct.pack(f"<{len(pieces)}Q", *map(len, pieces)))
-    for piece in (data, *pieces):
+    stream.write(data)
+    for piece in pieces:
         stream.write(piece)
     stream.flush()
 

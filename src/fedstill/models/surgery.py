@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
@@ -16,6 +18,7 @@ from fedstill.core.kinds import load_state, names_by_kind
 from fedstill.core.origins import PACKAGE
 
 _CONTAINERS = (dict, list, set)
+_MADE_ANEW = frozenset({dict, OrderedDict, list, set})  # types whose empty values are all alike
 _ATOMS = frozenset({NoneType, bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
 _COPIED = frozenset({"_parameters", "_buffers", "_modules"})
 
@@ -59,7 +62,8 @@ def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
     """A function that duplicates a module, which must not change: how it can be copied is found out once."""
     if any(map(_entangled, module.modules())):
         return lambda: deepcopy(module)
-    return lambda: _duplicate(module, {})
+    part = _Part.of(module)
+    return lambda: part.copy({})
 
 
 def models_like(template: nn.Module) -> Callable[[Mapping[str, Tensor]], nn.Module]:
@@ -77,15 +81,13 @@ def models_like(template: nn.Module) -> Callable[[Mapping[str, Tensor]], nn.Modu
 
     if any(map(_entangled, template.modules())) or not all(map(_loads_plainly, template.modules())):
         return loaded
-    places = names_by_kind(template)
+    part, places = _Part.of(template), names_by_kind(template)
     forms = {name: _form(tensor) for name, tensor in places.items()}
 
     def filled(state: Mapping[str, Tensor]) -> nn.Module:
         if forms.keys() != state.keys() or any(_form(state[name]) != form for name, form in forms.items()):
             return loaded(state)
-        return _duplicate(
-            template, {id(place): _like(place, state[name].detach().clone()) for name, place in places.items()}
-        )
+        return part.copy({id(place): _like(place, state[name].detach().clone()) for name, place in places.items()})
 
     return filled
 
@@ -124,19 +126,51 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, type | FunctionType | BuiltinFunctionType | Enum)
 
 
-def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:
-    if id(module) in done:
-        known: nn.Module = done[id(module)]
-        return known
-    twin = done[id(module)] = module.__class__.__new__(module.__class__)
-    # Into `__dict__` directly: a module's `__setattr__` inspects every value, and there are many.
-    held = twin.__dict__ = {
-        name: value.copy() if isinstance(value, _CONTAINERS) else value for name, value in vars(module).items()
-    }
-    held["_parameters"] = {name: _duplicate_tensor(tensor, done) for name, tensor in module._parameters.items()}
-    held["_buffers"] = {name: _duplicate_tensor(tensor, done) for name, tensor in module._buffers.items()}
-    held["_modules"] = {name: None if one is None else _duplicate(one, done) for name, one in module._modules.items()}
-    return twin
+@dataclass(frozen=True)
+class _Part:
+    """How to copy a module: what it shares with its copies, and what each of them has of its own."""
+
+    module: nn.Module
+    shared: dict[str, Any]
+    empty: list[tuple[str, Callable[[], Any]]]  # most of a module's containers hold nothing, and are made anew
+    filled: list[tuple[str, Any]]
+    parts: list[tuple[str, _Part | None]]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Part:
+        held = vars(module)
+        containers = {
+            name: value for name, value in held.items() if isinstance(value, _CONTAINERS) and name not in _COPIED
+        }
+        return cls(
+            module,
+            {name: value for name, value in held.items() if name not in containers},
+            [(name, type(value)) for name, value in containers.items() if _is_blank(value)],
+            [(name, value) for name, value in containers.items() if not _is_blank(value)],
+            [(name, None if part is None else cls.of(part)) for name, part in module._modules.items()],
+        )
+
+    def copy(self, done: dict[int, Any]) -> nn.Module:
+        """A copy with what was `done` in place of modules and tensors, by their ids."""
+        module = self.module
+        if id(module) in done:
+            known: nn.Module = done[id(module)]
+            return known
+        twin = done[id(module)] = module.__class__.__new__(module.__class__)
+        # Into `__dict__` directly: a module's `__setattr__` inspects every value, and there are many.
+        held = twin.__dict__ = self.shared.copy()
+        for name, make in self.empty:
+            held[name] = make()
+        for name, value in self.filled:
+            held[name] = value.copy()
+        held["_parameters"] = {name: _duplicate_tensor(one, done) for name, one in module._parameters.items()}
+        held["_buffers"] = {name: _duplicate_tensor(one, done) for name, one in module._buffers.items()}
+        held["_modules"] = {name: None if part is None else part.copy(done) for name, part in self.parts}
+        return twin
+
+
+def _is_blank(container: Any) -> bool:
+    return not container and type(container) in _MADE_ANEW
 
 
 def _duplicate_tensor(tensor: Any, done: dict[int, Any]) -> Any:

@@ -101,7 +101,8 @@ def dispatch(
                 outcome.failures.append(failure)
             elif (request := exchange.request(server, who, context)) is not None:
                 # Most methods send all clients the same: one object, whose size and encoding are then known.
-                latest = requests[who.id] = request = latest if request.is_same(latest) else request
+                request = latest if latest is not None and request.is_same(latest) else request
+                latest = requests[who.id] = request
                 outcome.traffic.send(request, exchange.first_contact_prefix)
                 if (failure := limits.during(who, request)) is not None:
                     outcome.failures.append(failure)
