@@ -1,6 +1,6 @@
 """Cost of secure aggregation: bytes and seconds of one sum, beside the same clients without it.
 
-All clients run here, one after the other, so that a client's seconds are those of one client and the server's those of
+All clients run here, one after the other, so that CPU seconds of a client are those of one and the server's those of
 the server. Nothing is trained: the update is given, and what is measured is what masks add to it. Beside it the same of
 Flower's SecAgg+, where Flower is installed.
 """
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ from fedstill.methods.secure.protocol import protected
 from fedstill.methods.secure.secure_method import MaskedSums
 from fedstill.methods.secure.summed_exchange import SummedExchange
 
-HEAD = ("clients", "parameters", "bytes up / plain", "bytes down / plain", "seconds of a client", "of the server")
+HEAD = ("clients", "parameters", "bytes up / plain", "bytes down / plain", "CPU seconds of a client", "of the server")
 FULL = (*product((100_000, 1_000_000), (3, 10, 50)), (10_000_000, 10))  # parameters and clients
 TINY = (*product((1_000, 10_000), (3, 5)),)
 MOST = 2.2  # times the bytes that an update has in single precision
@@ -72,20 +72,20 @@ class _Cost:
             context, replies = RoundContext.of(Streams(1), 0, 1, clients, exchange.name), []
             for number in range(clients):
                 who = Profile(number, 100, "none")
-                began = perf_counter()
+                began = process_time()
                 request = exchange.request(state, who, context)
                 assert request is not None
-                self.server += perf_counter() - began
-                began = perf_counter()
+                self.server += process_time() - began
+                began = process_time()
                 client = Client(who, cast(Any, None), cast(Any, None), Streams(1))
                 message = exchange.reply(client, request, context)
-                spent[number] += perf_counter() - began
+                spent[number] += process_time() - began
                 up[number] += message.nbytes
                 down[number] += request.nbytes
                 replies.append(Reply(who, message, None))
-            began = perf_counter()
+            began = process_time()
             state = exchange.aggregate(state, replies, context)
-            self.server += perf_counter() - began
+            self.server += process_time() - began
         self.up, self.down, self.client, self.mean = max(up), max(down), median(spent), state["w"]
 
 
