@@ -110,6 +110,19 @@ def test_a_deployment_is_measured(python: Python, tmp_path: Path) -> None:
     assert 50 < int(parts[1][2]) < 300  # requests: about 98; with one array per tensor there were hundreds
 
 
+@pytest.mark.slow
+def test_estimates_are_compared_with_what_a_study_takes(python: Python, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    done = python("benchmarks", "--only", "estimates", "--size", "tiny", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text())["estimates"]
+    seconds, memory = (float(row["measured"]) for row in figures["rows"])
+    assert 0.2 < seconds < 5, "one round is short; the unit is right"
+    assert 0.5 < memory < 1.5
+    ((_, study),) = figures["tables"].values()
+    assert study[1] == "11"
+
+
 def test_crafted_weights_imprint_images_and_noise_hides_them() -> None:
     from benchmarks.imprinting import SCALES, read_from_sum, read_once
 

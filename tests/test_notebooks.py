@@ -52,4 +52,5 @@ def test_pages_of_the_site_show_code_and_what_it_printed() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "notebook_pages.py"))["page_of"](NOTEBOOKS[0])
     assert page.startswith("# Quick start\n")
     assert "```python\nimport fedstill" in page
-    assert "```text\naccuracy on test data: " in page
+    assert "``` {.text .printed}\naccuracy on test data: " in page
+    assert "``` {.text .printed}\nfedavg: 93.0%\nfedprox: 92.5%\n```" in page, "what one cell printed is one block"

@@ -8,6 +8,7 @@ from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FOLDER = "notebooks"
+PRINTED = " {.text .printed}"  # a block that the style sheet shows as output, below its code
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
@@ -31,11 +32,14 @@ def _parts(cell: dict[str, Any]) -> list[str]:
     text = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return [text]
-    shown = [_fenced("python", text)]
-    for output in cell["outputs"]:
-        content = output.get("text") or output.get("data", {}).get("text/plain") or []
-        shown += [_fenced("text", "".join(content).rstrip())] if content else []
-    return shown
+    printed = "".join(_printed(output) for output in cell["outputs"]).rstrip()
+    return [_fenced("python", text), *([_fenced(PRINTED, printed)] if printed else [])]
+
+
+def _printed(output: dict[str, Any]) -> str:
+    """As text, with the end of its last line."""
+    text = "".join(output.get("text") or output.get("data", {}).get("text/plain") or [])
+    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def _fenced(kind: str, text: str) -> str:

@@ -53,12 +53,14 @@ def size(count: float) -> str:
 def duration(seconds: float) -> str:
     """A time for people.
 
-    >>> duration(3.94), duration(125)
-    ('3.9\\xa0s', '2\\xa0min 5\\xa0s')
+    >>> duration(3.94), duration(125), duration(124827)
+    ('3.9\\xa0s', '2\\xa0min 5\\xa0s', '34\\xa0h 40\\xa0min')
     """
     if seconds < 60:
         return f"{seconds:.1f}\u00a0s"
     minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 120:
+        return f"{minutes // 60}\u00a0h {minutes % 60}\u00a0min"
     return f"{minutes}\u00a0min {rest}\u00a0s"
 
 
