@@ -26,6 +26,7 @@ from fedstill.audit.ties import (
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import count, points, share
 
+FEWEST_ANSWERS = 10  # right, and wrong, from which equal answers are no accident
 MOST_ORDERS = 600.0  # logarithm of a number that can still be computed with
 _MOST_SEEDS = 4  # of which every order is tried
 
@@ -55,6 +56,7 @@ def copied_controls(case: Case) -> Iterator[Finding]:
         if how is not None and (not found or group.kind == found[0][0].kind):
             found.append((group, how))
     if not found:
+        yield from _same_answers(case)
         return
     group, how = found[0]
     which = f" of {named([one.name for one, _ in found if one.name])}" if group.name else ""
@@ -68,6 +70,29 @@ def copied_controls(case: Case) -> Iterator[Finding]:
         " trainings would differ.",
         "Nothing can be concluded from these controls: distil without labels again, and report what comes out.",
     )
+
+
+def _same_answers(case: Case) -> Iterator[Finding]:
+    """Where answers are known, one pair suffices: two trainings do not get the very same test samples right."""
+    labelled, free = _students(case, free=False), _students(case, free=True)
+    same = [
+        key
+        for key, score in labelled.items()
+        if key in free and score.correct and score.correct == free[key].correct
+        # Where almost all samples are right, or wrong, two students may well agree on each.
+        and min(sum(score.correct), len(score.correct) - sum(score.correct)) >= FEWEST_ANSWERS
+    ]
+    if same:
+        teacher, objective, seed = same[0]
+        yield Finding(
+            "serious",
+            "copied-control",
+            "The label-free controls are copies of labelled students",
+            f"{count(len(same), 'control')} of {len(free):,}: {teacher} with {objective}, seed {seed}, is right on the"
+            f" same {sum(labelled[same[0]].correct):,} of {len(labelled[same[0]].correct):,} test samples with labels"
+            " and without. Two trainings would differ.",
+            "Nothing can be concluded from these controls: distil without labels again, and report what comes out.",
+        )
 
 
 def _example(group: ControlGroup, how: ScoreAgreement, noise: TrainingNoise) -> tuple[str, str, Seed]:
