@@ -78,7 +78,9 @@ def _same_answers(case: Case) -> Iterator[Finding]:
     same = [
         key
         for key, score in labelled.items()
-        if key in free and score.correct and score.correct == free[key].correct
+        if key in free
+        and score.correct
+        and score.correct == free[key].correct
         # Where almost all samples are right, or wrong, two students may well agree on each.
         and min(sum(score.correct), len(score.correct) - sum(score.correct)) >= FEWEST_ANSWERS
     ]
