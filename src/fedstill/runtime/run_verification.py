@@ -13,8 +13,8 @@ from fedstill.core.files import file_digest, parse_json, read_file, read_json
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.runtime import checkpoint
 from fedstill.runtime.client_store import ClientStore
-from fedstill.runtime.digests import NAME as DIGESTS
 from fedstill.runtime.digests import CONFIG, JOURNAL, PREDICTIONS, RESULT, Digests, EditedError, changed_fields, leaves
+from fedstill.runtime.digests import NAME as DIGESTS
 from fedstill.runtime.experiment import experiment_class
 from fedstill.runtime.identity import identity_from, stale_parts
 from fedstill.runtime.run_folder import MODELS, RunFolder, is_of_another_run
