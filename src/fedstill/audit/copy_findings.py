@@ -259,8 +259,8 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
             "warning",
             "identical-seeds",
             "All seeds have the same accuracies",
-            f"In all {count(len(equal), 'result')} that could differ, all {len(cells)} seeds agree to the last digit, e.g."
-            f" {share(equal[0].accuracy)} of each.",
+            f"In all {count(len(equal), 'result')} that could differ, all {len(cells)} seeds agree to the last digit,"
+            f" e.g. {share(equal[0].accuracy)} of each.",
             "If these were separate trainings, give more digits; else count them as one: nothing is known of how seeds"
             " vary.",
         )
