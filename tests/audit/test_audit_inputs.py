@@ -116,6 +116,19 @@ def test_figures_that_are_not_those_of_the_runs(done: tuple[Path, Results]) -> N
     assert judge(evidence_from(changed)).findings == judge(evidence_from(changed, folder / "elsewhere")).findings
 
 
+@pytest.mark.parametrize("taught", [{"labels": "no-ce"}, {"hard_label_weight": 0.0}, {"objective": "self"}])
+def test_students_that_are_not_what_their_runs_were_taught(done: tuple[Path, Results], taught: dict[str, Any]) -> None:
+    """Such an edit would turn masked students into faithful ones, which nothing in the figures shows."""
+    folder, results = done
+    assert results.students is not None
+    cell = ("fedavg", "7", "vanilla", "use")
+    pupil = results.students.pupils[cell]
+    other = replace(pupil, taught=replace(pupil.taught, **taught))
+    students = replace(results.students, pupils={**results.students.pupils, cell: other})
+    edited = evidence_from(replace(results, students=students), folder).edited
+    assert any("fedavg, 7, vanilla, use: it says" in one for one in edited), edited
+
+
 def test_one_student_gets_the_controls_it_needs(done: tuple[Path, Results], tmp_path: Path) -> None:
     folder, results = done
     teacher = next(folder.glob(f"*-{results.runs['wrong', '7'].identity}"))

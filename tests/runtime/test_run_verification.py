@@ -110,6 +110,19 @@ def test_numbers_are_compared_where_there_are_no_digests(run: Path) -> None:
     assert "kept no digests" in found.notes[0]
 
 
+def test_a_folder_with_the_files_of_another_run_is_refused(run: Path) -> None:
+    """A labelled student's files under the name of its label-free control, say: each file fits the others."""
+    other = run.with_name(f"{run.name[:-16]}{'0123456789abcdef'}")
+    shutil.copytree(run, other)
+    assert [(one.file, one.field) for one in verify_run(other).contradictions] == [("config.json", "identity")]
+    with pytest.raises(InputError, match="holds the files of another run"):
+        fedstill.Run(other)
+    kept = run.with_name("the one in the paper")
+    shutil.copytree(run, kept)
+    assert verify_run(kept).ok
+    assert fedstill.Run(kept).finished
+
+
 def test_checkpoints_may_be_freed(run: Path) -> None:
     for path in run.glob("checkpoint*"):
         path.unlink()

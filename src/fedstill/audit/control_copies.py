@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import permutations
-from math import exp, factorial, log
-from statistics import fmean
+from itertools import combinations, permutations
+from math import exp, factorial, inf, log
+from statistics import fmean, median, stdev
 from typing import Literal, TypeVar
 
 from fedstill.audit.case import Case
@@ -26,6 +26,8 @@ from fedstill.audit.ties import (
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import count, points, share
 
+FEWEST_ANSWERS = 10  # right, and wrong, from which equal answers are no accident
+CLOSER = 0.4  # of what is usual in a table: how close to a line its copies lie
 MOST_ORDERS = 600.0  # logarithm of a number that can still be computed with
 _MOST_SEEDS = 4  # of which every order is tried
 
@@ -48,13 +50,15 @@ class ControlGroup:
 def copied_controls(case: Case) -> Iterator[Finding]:
     """Controls that are labelled students: their own, of all objectives together or of single ones, or another's."""
     noise, groups = noise_of_siblings(case.book), list(_control_groups(case))
+    usual = _usual_gap(_students(case, free=False))
     comparisons = Counter(group.kind for group in groups)
     found: list[tuple[ControlGroup, ScoreAgreement]] = []
     for group in groups:
-        how = _copies(group, noise, comparisons[group.kind])
+        how = _copies(group, noise, comparisons[group.kind], usual)
         if how is not None and (not found or group.kind == found[0][0].kind):
             found.append((group, how))
     if not found:
+        yield from _same_answers(case)
         return
     group, how = found[0]
     which = f" of {named([one.name for one, _ in found if one.name])}" if group.name else ""
@@ -70,6 +74,31 @@ def copied_controls(case: Case) -> Iterator[Finding]:
     )
 
 
+def _same_answers(case: Case) -> Iterator[Finding]:
+    """Where answers are known, one pair suffices: two trainings do not get the very same test samples right."""
+    labelled, free = _students(case, free=False), _students(case, free=True)
+    same = [
+        key
+        for key, score in labelled.items()
+        if key in free
+        and score.correct
+        and score.correct == free[key].correct
+        # Where almost all samples are right, or wrong, two students may well agree on each.
+        and min(sum(score.correct), len(score.correct) - sum(score.correct)) >= FEWEST_ANSWERS
+    ]
+    if same:
+        teacher, objective, seed = same[0]
+        yield Finding(
+            "serious",
+            "copied-control",
+            "The label-free controls are copies of labelled students",
+            f"{count(len(same), 'control')} of {len(free):,}: {teacher} with {objective}, seed {seed}, is right on the"
+            f" same {sum(labelled[same[0]].correct):,} of {len(labelled[same[0]].correct):,} test samples with labels"
+            " and without. Two trainings would differ.",
+            "Nothing can be concluded from these controls: distil without labels again, and report what comes out.",
+        )
+
+
 def _example(group: ControlGroup, how: ScoreAgreement, noise: TrainingNoise) -> tuple[str, str, Seed]:
     """Where a student and its control agree, once what was done to all of them is undone."""
     shared = [key for key in group.students if key in group.controls]
@@ -79,7 +108,7 @@ def _example(group: ControlGroup, how: ScoreAgreement, noise: TrainingNoise) -> 
     return next(agreeing, None) or min(shared, key=lambda key: abs(moved[key] - group.controls[key].accuracy))
 
 
-def _copies(group: ControlGroup, noise: TrainingNoise, comparisons: int) -> ScoreAgreement | None:
+def _copies(group: ControlGroup, noise: TrainingNoise, comparisons: int, usual: float) -> ScoreAgreement | None:
     own = group.kind in ("own", "row")
     how = agreement(group.students, group.controls, noise, comparisons * group.orders)
     if how is not None:
@@ -88,7 +117,25 @@ def _copies(group: ControlGroup, noise: TrainingNoise, comparisons: int) -> Scor
     if not own:
         return None
     found = shifted_agreement(group.students, group.controls, noise, comparisons)
-    return found or linear_agreement(group.students, group.controls, noise, comparisons)
+    found = found or linear_agreement(group.students, group.controls, noise, comparisons)
+    return None if found is None or (found.within > CLOSER * usual) else found
+
+
+def _usual_gap(labelled: StudentCells) -> float:
+    """By how much the difference of two labelled students varies in this table: of objectives, else of seeds."""
+    for part in (1, 2):
+        by_name: dict[str, dict[tuple[str, ...], float]] = {}
+        for key, score in labelled.items():
+            by_name.setdefault(key[part], {})[tuple(value for at, value in enumerate(key) if at != part)] = (
+                score.accuracy
+            )
+        gaps = [
+            [one[key] - other[key] for key in one if key in other] for one, other in combinations(by_name.values(), 2)
+        ]
+        spreads = [stdev(values) for values in gaps if len(values) > 1]
+        if spreads and max(spreads) > 0:
+            return median(spreads)
+    return inf
 
 
 def _control_groups(case: Case) -> Iterator[ControlGroup]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from math import comb, factorial, prod
+from math import comb, factorial, prod, sqrt
+from statistics import median, stdev
 
 from fedstill.audit.case import Case
 from fedstill.audit.control_copies import agreement_told, copied_controls, orders_by_rank, orders_of_seeds
@@ -14,6 +15,7 @@ from fedstill.audit.phrases import named
 from fedstill.audit.ties import (
     CLOSE,
     EXACTLY,
+    MOST,
     NEARLY,
     TELLING,
     ScoreAgreement,
@@ -29,11 +31,13 @@ from fedstill.audit.ties import (
     variance,
 )
 from fedstill.audit.verdicts import Finding
-from fedstill.core.numbers import capital, listed, share
+from fedstill.core.numbers import capital, count, listed, share
 
 PERHAPS = 1e-2  # chance below which equal rows are named, as a doubt
 LEAST_OF_CONTROLS = 12  # label-free students with their teachers' accuracies: good ones often agree
 OFTEN = 0.8  # of other teachers' seeds agree no more often than what is held against a teacher's seeds
+ENOUGH_EQUAL = 10  # agreements, of which half might be accidents
+NOT_AT_A_CEILING = 0.05  # p (1 - p), from which trainings differ visibly
 BY_CHANCE = 0.005  # below this, teachers that score the same in all seeds are one checkpoint
 
 Cells = dict[Hashable, Score]
@@ -130,6 +134,7 @@ def _duplicates(case: Case, what: str, cells: Mapping[str, Sequence[Cells]]) -> 
             how = _one_result(here, there, noise, kinds * len(pairs), what == "teacher")
             if how is not None:
                 found.setdefault((first, second), how)
+    found = {pair: how for pair, how in found.items() if _is_unusual(cells, pair, how, kinds * len(pairs))}
     if found:
         surely = {pair: how for pair, how in found.items() if how.chance < EXACTLY}
         (first, second), how = next(iter((surely or found).items()))
@@ -142,6 +147,33 @@ def _duplicates(case: Case, what: str, cells: Mapping[str, Sequence[Cells]]) -> 
             f" Results of two trainings would differ.{doubt}",
             f"Find out which of them was really run; a ranking or a mean over {what}s counts it twice.",
         )
+
+
+def _is_unusual(
+    cells: Mapping[str, Sequence[Cells]], pair: tuple[str, str], how: ScoreAgreement, comparisons: int
+) -> bool:
+    """Whether others agree so rarely that this is no accident, whatever is assumed of trainings."""
+    if how.within:
+        return _is_closer(cells, pair, how.within)
+    compared, equal = 0, 0
+    for first, second in combinations(cells, 2):
+        here, there = max(cells[first], key=len), max(cells[second], key=len)
+        shared = here.keys() & there.keys()
+        same = sum(here[key].accuracy == there[key].accuracy for key in shared)
+        if (first, second) != pair and same < MOST * len(shared):  # others may be copies, too
+            compared, equal = compared + len(shared), equal + same
+    return tail(how.agreeing, how.of, (equal + 1) / (compared + 2)) * comparisons < PERHAPS if compared else True
+
+
+def _is_closer(cells: Mapping[str, Sequence[Cells]], pair: tuple[str, str], within: float) -> bool:
+    """Whether others are much farther from differing by the same."""
+    far = []
+    for first, second in combinations(cells, 2):
+        here, there = max(cells[first], key=len), max(cells[second], key=len)
+        gaps = [here[key].accuracy - there[key].accuracy for key in here if key in there]
+        if (first, second) != pair and len(gaps) > 1:
+            far.append(stdev(gaps))
+    return not far or within <= 2 * sqrt(CLOSE) * median(far)
 
 
 def _one_result(
@@ -198,7 +230,7 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
     teachers = list(dict.fromkeys(key[0] for scores in cells.values() for key in scores))
     parts = {"students with labels": False, "students without labels": True}
     groups = [*combinations(cells, 2), *([tuple(cells)] if len(cells) > 2 else [])]
-    number = len(groups) * (1 + len(parts) + len(teachers))
+    number = len(groups) * (len(parts) + len(teachers))
     noise = noise_between_trainings(case.book)
 
     def search(of: str = "", free: bool | None = None, teacher: str | None = None) -> dict[str, ScoreAgreement]:
@@ -206,7 +238,8 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
             return (free is None or key[2] is free) and (teacher is None or key[0] == teacher)
 
         some = {seed: {key: one for key, one in scores.items() if belongs(key)} for seed, scores in cells.items()}
-        agreements = {group: _one_run(some, group, noise, number) for group in groups}
+        comparisons = number if of else len(groups)
+        agreements = {group: _one_run(some, group, noise, comparisons) for group in groups}
         return {
             f"{_seeds_named(group)}{of}": how
             for group, how in agreements.items()
@@ -220,6 +253,17 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
     if not found:
         for teacher in teachers:
             found |= search(f" of {teacher}", teacher=teacher)
+    equal = [] if found else _equal_everywhere(case, cells)
+    if equal:
+        yield Finding(
+            "warning",
+            "identical-seeds",
+            "All seeds have the same accuracies",
+            f"In all {count(len(equal), 'result')} that could differ, all {len(cells)} seeds agree to the last digit,"
+            f" e.g. {share(equal[0].accuracy)} of each.",
+            "If these were separate trainings, give more digits; else count them as one: nothing is known of how seeds"
+            " vary.",
+        )
     if found:
         yield Finding(
             "serious",
@@ -230,6 +274,17 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
             "Count them once: deviations and intervals over seeds are too small. Check that the seed reaches the"
             " training.",
         )
+
+
+def _equal_everywhere(case: Case, cells: Mapping[Seed, SeedCells]) -> list[Score]:
+    """One accuracy of each result whose seeds could differ, where none do; none of a few, which may well agree.
+
+    This needs no test set of known size: even coarse figures of stable trainings agree in no more than half of cases.
+    """
+    first, *others = cells.values()
+    able = {key: one for key, one in first.items() if one.accuracy * (1 - one.accuracy) > NOT_AT_A_CEILING}
+    same = all(seeds.get(key, one).accuracy == one.accuracy for seeds in others for key, one in able.items())
+    return list(able.values()) if same and len(able) * len(others) >= ENOUGH_EQUAL else []
 
 
 def _is_rare(cells: Mapping[Seed, SeedCells], how: ScoreAgreement, teacher: str, comparisons: int) -> bool:

@@ -14,6 +14,8 @@ FAR_OUT = 6.0  # times the upper quartile of the other cells' standard deviation
 CARRYING = 0.75  # of these distances suffices where the first of a ranking is first by this seed alone
 FAR_OUT_OF_FEW = 8.0  # times the largest of them, where few other cells say how much seeds vary
 FEW_CELLS = 4
+MANY_CELLS = 12  # from which the median says how much seeds vary, if all vary alike
+STEADY = 1.9  # upper quartile over median of the spreads of cells that vary alike, at most
 LESS_STABLE = 2.0  # times the spread of other objectives
 FAR_OF_TWO = 1.5  # times the threshold from their middle: two seeds that are closer need not have failed
 ALONE = 3.0  # times the threshold from all other seeds, where there are no other cells
@@ -128,6 +130,11 @@ def _outlying(
 
 def _far(others: Sequence[float], further: Sequence[float], noise: float) -> float:
     """The usual distance of seeds, by the other cells, times what is far beyond it."""
+    every = [*others, *further]
+    if len(every) >= MANY_CELLS and quantiles(every, n=4)[2] <= STEADY * median(every):
+        usual = max(median(every), noise)
+        if not others or median(others) <= LESS_STABLE * usual:
+            return FAR_OUT * usual
     if len(others) >= FEW_CELLS:
         return FAR_OUT * max(quantiles(others, n=4)[2], noise)
     if len(others) + len(further) < FEW_CELLS:

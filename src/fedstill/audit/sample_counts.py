@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from math import ceil, floor
 
 import numpy as np
@@ -15,7 +14,6 @@ ACCIDENT = 1e-6  # probability below which accuracies are no accident where all 
 MOST_SAMPLES = 100_000  # larger test sets are not looked for
 FINEST = 1e-6  # smaller differences of printed accuracies are rounding
 ENOUGH = 24  # accuracies
-FIRST = 30  # accuracies that most numbers of samples fail on
 
 
 def is_possible(score: Score, samples: int) -> bool:
@@ -48,30 +46,33 @@ def deduced_samples(scores: Iterable[Score]) -> int:
     if len(known) < ENOUGH:
         return 0
     coarsest = max(one.unit for one in distinct)
-    for samples in _numbers(distinct[:FIRST], floor(1 / (1.5 * coarsest))):
-        by_accident = (1.5 * max(coarsest, SINGLE_PRECISION) * samples) ** len(distinct) * samples
-        if all(is_possible(one, samples) for one in distinct):
-            return samples if by_accident < ACCIDENT else 0
-    return 0
+    fitting = _numbers(distinct, min(floor(1 / (1.5 * coarsest)), MOST_SAMPLES))
+    if not fitting:
+        return 0
+    by_accident = (1.5 * max(coarsest, SINGLE_PRECISION) * fitting[0]) ** len(distinct) * fitting[0]
+    return fitting[0] if by_accident < ACCIDENT else 0
 
 
 def _numbers(scores: Sequence[Score], most: int) -> list[int]:
-    """The numbers of samples up to `most` that the first few accuracies are possible on."""
-    numbers = np.arange(2, min(most, MOST_SAMPLES) + 1)
+    """The numbers of samples up to `most` that all of these accuracies are possible on."""
+    numbers = np.arange(2, most + 1)
     for one in scores:
         low = one.accuracy - max(one.unit / 2, SINGLE_PRECISION)
         high = one.accuracy + max(one.unit, SINGLE_PRECISION)
         numbers = numbers[np.floor(high * numbers + 1e-9) >= np.ceil(low * numbers - 1e-9)]
+        if not numbers.size:
+            break
     return [int(number) for number in numbers]
 
 
 def least_samples(scores: Iterable[Score]) -> int:
-    """The fewest test samples that make figures so fine.
+    """The fewest test samples that all of these accuracies are possible on, or that make figures so fine.
 
     >>> least_samples([Score(0.5, unit=0.001), Score(0.525, unit=0.001), Score(0.7, unit=0.001)])
     40
     """
-    known = list(scores)
-    values = sorted({one.accuracy for one in known})
-    steps = [after - before for before, after in pairwise(values) if after - before > FINEST]
-    return round(1 / max(min(steps, default=1.0), max((one.unit for one in known), default=0.0), FINEST))
+    distinct = list({round(one.accuracy, 9): one for one in scores if one.unit}.values())
+    coarsest = max((one.unit for one in distinct), default=1.0)
+    # From half of this number of samples on, almost any figure is possible.
+    fitting = _numbers(distinct, min(floor(1 / (3 * coarsest)), MOST_SAMPLES))
+    return fitting[0] if fitting else min(round(1 / coarsest), MOST_SAMPLES)

@@ -164,7 +164,7 @@ def linear_agreement(
         chance = 2 * comparisons * float(gammainc(freedom / 2, squares / 2))
         if squares <= close * freedom and chance < NEARLY:
             within = sqrt(squares / float(weight.sum()))
-            return ScoreAgreement(len(keys), len(keys), 0, shift, chance, factor, within)
+            return ScoreAgreement(len(keys), len(keys), 0, shift, factor=factor, within=within, chance=chance)
     return None
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ from fedstill.runtime.digests import Digests
 
 _log = logging.getLogger(__name__)
 
+_NAMED = re.compile(r"-([0-9a-f]{16})$")  # the name of a folder after its run
 READABLE = (2, 3, RUN_FORMAT)  # formats; earlier ones are translated when they are read (core.earlier_records)
 MODELS = ("last", "best", "selected")
 _PREPARATION = "features"
@@ -106,6 +109,11 @@ class RunFolder:
                 f" {' and '.join(map(str, READABLE))}: run the experiment again"
             )
         Digests(self.path).check_content("config.json", config)
+        if is_of_another_run(self.path, config):
+            raise InputError(
+                f"{self.path} holds the files of another run ({config['identity']}) than its name says: delete it, and"
+                " the experiment is run when it is needed"
+            )
         return config
 
     def result(self) -> RunResult | None:
@@ -239,6 +247,18 @@ class RunFolder:
         Digests(self.path).check_bytes(path.name, data)
         architectures = sorted({name.split("/", 1)[0] for name in packed})
         return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
+
+
+def is_of_another_run(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a folder is named after one run and holds another one, as a copied folder does.
+
+    >>> is_of_another_run(Path("fedavg-digits-0123456789abcdef"), {"identity": "fedcba9876543210"})
+    True
+    >>> is_of_another_run(Path("my-best-run"), {"identity": "fedcba9876543210"})
+    False
+    """
+    named = _NAMED.search(path.name)
+    return named is not None and named[1] != config.get("identity", named[1])
 
 
 def folder_of(identity: str | None, out: Path) -> Path | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import FedstillError
+from fedstill.core.errors import FedstillError, InputError
 from fedstill.core.files import file_digest, parse_json, read_file, read_json
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.runtime import checkpoint
@@ -17,7 +17,7 @@ from fedstill.runtime.digests import CONFIG, JOURNAL, PREDICTIONS, RESULT, Diges
 from fedstill.runtime.digests import NAME as DIGESTS
 from fedstill.runtime.experiment import experiment_class
 from fedstill.runtime.identity import identity_from, stale_parts
-from fedstill.runtime.run_folder import MODELS, RunFolder
+from fedstill.runtime.run_folder import MODELS, RunFolder, is_of_another_run
 from fedstill.runtime.run_summary import run_digest, total_traffic
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ def verify_run(path: Path) -> Verified:
     if not (path / RESULT).exists():
         return Verified(path, tuple(_unfinished(path)), ("the run is not finished",), stale_parts(config))
     found = [*_without_digests(config, held, notes), *_edited(path, held), *_identity(config), *_journal(path)]
+    if is_of_another_run(path, config):
+        found.insert(0, Contradiction(CONFIG, "identity", f"it says {config['identity']}, and the folder another run"))
     result = _result(path)
     if result is None:
         found.append(Contradiction(RESULT, "", "it cannot be read as a result"))
@@ -74,8 +76,11 @@ def _config(path: Path) -> dict[str, Any]:
     """The configuration, also where it was edited: what was, is found later."""
     try:
         return RunFolder(path).config()
-    except EditedError:
-        return read_json(path / CONFIG) or {}
+    except InputError as error:
+        content: dict[str, Any] = read_json(path / CONFIG) or {}
+        if isinstance(error, EditedError) or is_of_another_run(path, content):
+            return content
+        raise
 
 
 def _unfinished(path: Path) -> Iterator[Contradiction]:

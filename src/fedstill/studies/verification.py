@@ -17,7 +17,7 @@ from fedstill.core.plugins import use_plugins
 from fedstill.core.streams import Streams
 from fedstill.distillation import objectives
 from fedstill.runtime.assemble import assignments
-from fedstill.runtime.digests import JOURNAL, RESULT, EditedError
+from fedstill.runtime.digests import JOURNAL, RESULT
 from fedstill.runtime.launch import launch
 from fedstill.runtime.result import Run
 from fedstill.runtime.run_verification import Contradiction, Verified, verify_run
@@ -112,7 +112,7 @@ def _folder_of(row: ResultRow, folder: Path) -> Path | None:
 def _against_run(path: Path, cell: Labels, row: ResultRow, pupil: Pupil | None, at: Path) -> Iterator[Contradiction]:
     try:
         run = Run(at)
-    except EditedError as error:  # which is found in the run itself
+    except InputError as error:  # which is found in the run itself
         _log.info("%s is not compared with %s: %s", path, at, error)
         return
     yield from row_contradictions(path, cell, row, run, pupil)

@@ -20,11 +20,12 @@ from .claims import CLAIMS
 from .copies import COPIES, REFUSED
 from .forgeries import FORGERIES, PLAIN
 from .honest import HONEST
+from .referees import CANDID, REFEREES
 from .strangers import KINDLY, STRANGERS
 from .worlds import Generator, Table
 
-PLANTED = (*COPIES, *CLAIMS, *ATTACKS, *FORGERIES, *STRANGERS, *ANSWERS)
-FAULTLESS = (*HONEST, *FAIR, *PLAIN, *KINDLY, *SINCERE)
+PLANTED = (*COPIES, *CLAIMS, *ATTACKS, *FORGERIES, *STRANGERS, *ANSWERS, *REFEREES)
+FAULTLESS = (*HONEST, *FAIR, *PLAIN, *KINDLY, *SINCERE, *CANDID)
 FIXED = 20261118
 FRESH = 12  # draws of each generator, by `make test-all`
 GOOD = ("Students are what", "Distillation helped", "No masking was shown, and", "None of these objectives gives")
@@ -87,20 +88,7 @@ def test_there_are_enough_tables() -> None:
 
 
 def test_a_generator_varies_with_its_seed_alone() -> None:
-    for generator in (
-        *COPIES,
-        *CLAIMS,
-        *ATTACKS,
-        *FORGERIES,
-        *STRANGERS,
-        *ANSWERS,
-        *REFUSED,
-        *HONEST,
-        *FAIR,
-        *PLAIN,
-        *KINDLY,
-        *SINCERE,
-    ):
+    for generator in (*PLANTED, *REFUSED, *FAULTLESS):
         assert drawn(generator, 1).rows == drawn(generator, 1).rows
         assert drawn(generator, 1).rows != drawn(generator, 2).rows
 
