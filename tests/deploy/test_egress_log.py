@@ -202,4 +202,11 @@ def test_failures_that_left_are_places_that_are_taken(tmp_path: Path) -> None:
         log.add(what=what, **place)
     log.add(what="failed", **{**place, "round": 2})
     log.add(what="sent", **place)  # after a reset
-    assert log.departed() == {("a", 0, "train", 0): 2, ("a", 1, "train", 0): 1}
+    found = log.departed()
+    assert found.times == {("a", 0, "train", 0): 2, ("a", 1, "train", 0): 1}
+    assert found.whole
+    assert len(found.known) == 2
+    log.path.rename(tmp_path / "egress-0001.jsonl")
+    log.add(what="event", sentence="it goes on")
+    (tmp_path / "egress-0001.jsonl").unlink()  # kept elsewhere
+    assert not log.departed().whole

@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -46,6 +46,15 @@ class LogLine:
     number: int  # of all, from 1
     facts: Mapping[str, Any]
     digest: str
+
+
+@dataclass(frozen=True)
+class Departed:
+    """The places of what left, by the log."""
+
+    times: Mapping[Place, int]  # how often each was answered
+    known: Set[Place]  # those with any line
+    whole: bool  # whether the log begins with its first line: older files may be kept elsewhere
 
 
 class EgressLog:
@@ -153,26 +162,28 @@ class EgressLog:
         found = sorted(self.folder.glob("egress-[0-9][0-9][0-9][0-9].jsonl"))
         return [*found, *([self.path] if self.path.exists() else [])]
 
-    def departed(self) -> Counter[Place]:
+    def departed(self) -> Departed:
         """How many replies left for each place, as far as the files that are here tell.
 
         A failure counts too, once for its place, where it has a line each time that it was repeated.
         """
-        replied, failed = Counter[Place](), Counter[Place]()
+        replied, failed, again, whole = Counter[Place](), Counter[Place](), set[Place](), None
         for path in self.files():
             for line in read_file(path).splitlines():
                 try:
                     facts = json.loads(line)
-                    if facts["what"] not in ("sent", "failed") or "attempt" not in facts:
+                    whole = facts["previous"] == FIRST if whole is None else whole
+                    if facts["what"] not in ("sent", "failed", "sent again") or "attempt" not in facts:
                         continue
                     place = (str(facts["run"]), facts["round"] - 1, str(facts["exchange"]), facts["attempt"] - 1)
                     if facts["what"] == "sent":
                         replied[place] += 1
-                    else:
+                    elif facts["what"] == "failed":
                         failed[place] = 1
+                    again.add(place)
                 except (ValueError, KeyError, TypeError, RecursionError):  # `lines` says what is wrong with the log
                     continue
-        return replied | failed
+        return Departed(replied | failed, again, whole is not False)
 
     def _last_digest(self) -> str:
         """The digest of the last line; a line that a power failure cut is ended, and breaks no chain of whole ones."""

@@ -67,7 +67,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class GuardObserver(Protocol):
     """Receives what the guard refuses, and the keys that change."""
 
-    def refused(self, why: str, site: int | None = None) -> None: ...
+    def refused(self, why: str, site: int | None = None, shown: bool = True) -> None: ...
 
     def event(self, sentence: str) -> None: ...
 
@@ -75,7 +75,7 @@ class GuardObserver(Protocol):
 class _NoObserver:
     """The default: report nothing."""
 
-    def refused(self, why: str, site: int | None = None) -> None: ...
+    def refused(self, why: str, site: int | None = None, shown: bool = True) -> None: ...
 
     def event(self, sentence: str) -> None: ...
 
@@ -247,10 +247,14 @@ class RequestGuard:
         await self.app({**scope, "headers": headers}, again, noted)
         if metered and outcome == [200]:
             self.left[site] -= len(body)
+        if outcome and outcome[0] >= 400:  # also of a site that connects anew: nothing for the operator's screen
+            second = scope["path"] == _ACTIVATE and outcome[0] == 412
+            answered = f"its interface answered {scope['path'].removeprefix(_FLEET)} with {outcome[0]}"
+            self._note("another process of this site is connected" if second else answered, site, False)
 
-    def _note(self, why: str, site: int | None) -> None:
+    def _note(self, why: str, site: int | None, shown: bool = True) -> None:
         _log.info("a request of %s was refused: %s", "a stranger" if site is None else f"site {site}", why)
-        self.observer.refused(why, site)
+        self.observer.refused(why, site, shown)
 
 
 def _translated(path: str, checked: _Checked, inner: InnerIdentity) -> bytes | None:

@@ -105,6 +105,7 @@ class ServerEndpoint(Grid):
         self._tokens: dict[int, str] = {}  # by site, what the connected process calls itself
         self._socket = _bound(host, port, self._cut)
         self.guard.on_signed = self._socket.signed
+        logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # strangers write no lines on our screen
         self._certificates = certificates
         files: dict[str, Any] = {}
         if certificates is not None:
