@@ -258,8 +258,8 @@ class ServerEndpoint(Grid):
                 del self._coming[name]
         if self.log is not None:
             for name, reply in came.items():
-                site, asked = receivers[name]
-                self.log.received(site, reply, asked)
+                site, about = receivers[name]
+                self.log.received(site, reply, about)
         return list(came.values())
 
     def _note_announced(self, names: set[str]) -> None:
