@@ -104,6 +104,10 @@ def test_lines_taken_out_of_a_log_are_noticed_by_the_answers(tmp_path: Path) -> 
     _check_logs(service)
     assert "has no line for 2 replies" in str(read_log(service.folder.path)[-1].facts["sentence"])
     assert len(read_log(service.folder.path)) == 2
+    path.unlink()
+    service.egress.last = None
+    _check_logs(service)
+    assert "has no line for 3 replies" in str(read_log(service.folder.path)[0].facts["sentence"])
 
 
 def test_a_site_that_runs_twice_is_told_so(clock: list[float]) -> None:

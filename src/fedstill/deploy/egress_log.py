@@ -136,7 +136,7 @@ class EgressLog:
         for _ in range(_TRIES):
             files = self.files()
             try:
-                content = [(path, read_file(path)) for path in files]
+                content = [(path, _read(path)) for path in files]
             except FileNotFoundError:
                 continue
             if self.files() == files:
@@ -169,7 +169,7 @@ class EgressLog:
         """
         replied, failed, again, whole = Counter[Place](), Counter[Place](), set[Place](), None
         for path in self.files():
-            for line in read_file(path).splitlines():
+            for line in _read(path).splitlines():
                 try:
                     facts = json.loads(line)
                     whole = facts["previous"] == FIRST if whole is None else whole
@@ -190,7 +190,7 @@ class EgressLog:
         files = self.files()
         if not files:
             return FIRST
-        data = read_file(files[-1])
+        data = _read(files[-1])
         if data and not data.endswith(b"\n"):
             if _is_json(data.rpartition(b"\n")[2]):
                 append_line(files[-1], b"\n")
@@ -198,7 +198,7 @@ class EgressLog:
                 self._cut(files[-1], data)
                 data = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
         for path in reversed(files):  # a file that was just begun may have no whole line
-            if whole := (data if path == files[-1] else read_file(path)).splitlines():
+            if whole := (data if path == files[-1] else _read(path)).splitlines():
                 return sha256(whole[-1]).hexdigest()
         return FIRST
 
@@ -216,6 +216,15 @@ class EgressLog:
         if number > 9999 or target.exists():
             raise RunError(f"{self.path} is full and {target.name} exists: move older files of the log elsewhere")
         self.path.rename(target)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a folder in its place, or one that this user may not read
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _is_json(line: bytes) -> bool:
