@@ -136,6 +136,9 @@ class RequestGuard:
     ) -> None:
         self.app, self.keys, self.inside, self.limit, self.seconds = app, keys, inside, limit, seconds
         self.observer, self.on_connect, self.on_leave = observer or _NoObserver(), on_connect, on_leave
+        self.on_revoked: Callable[[int], None] = lambda site: (
+            None
+        )  # called when a site without a key has asked something
         self.on_signed = on_signed  # called with each signed request's site, and where its connection comes from
         self.left = dict.fromkeys(inside, 0)
         self.over: set[int] = set()  # who tried to send more than its allowance
@@ -181,6 +184,8 @@ class RequestGuard:
         site = self.keys.site_of(key) if key else None
         if why or site is None or site not in self.inside:
             former = self.keys.former(key) if key and site is None else site
+            if former is not None and not self.keys.has_one(former):  # else it has a new one, and an old one was used
+                self.on_revoked(former)
             self._note(why or "its key was revoked or replaced", former)
             await _refuse(send, 401)
             return None, b""
