@@ -175,7 +175,7 @@ def test_a_log_is_checked_while_it_is_written_and_rotated(tmp_path: Path, monkey
     assert len(read_log(tmp_path)) == 3
     assert (tmp_path / "egress.jsonl").read_bytes().endswith(b'"wha'), "whoever reads changes nothing"
     written(tmp_path, 1)
-    real, meanwhile = egress_log.read_file, [True]
+    real, meanwhile = egress_log._read, [True]
 
     def rotating(path: Path) -> bytes:
         if meanwhile.pop() if meanwhile else False:
@@ -184,8 +184,16 @@ def test_a_log_is_checked_while_it_is_written_and_rotated(tmp_path: Path, monkey
             monkeypatch.setattr(egress_log, "FULL", 2**20)
         return real(path)
 
-    monkeypatch.setattr(egress_log, "read_file", rotating)
+    monkeypatch.setattr(egress_log, "_read", rotating)
     assert len(read_log(tmp_path)) == 5
+
+
+def test_a_folder_in_place_of_a_log_is_named(tmp_path: Path) -> None:
+    log = EgressLog(tmp_path)
+    log.path.mkdir()
+    for act in (log.departed, lambda: log.add(what="event"), lambda: read_log(tmp_path)):
+        with pytest.raises(RunError, match=r"egress\.jsonl cannot be read: Is a directory"):
+            act()
 
 
 def test_refusals_that_quote_megabytes_are_kept_short(tmp_path: Path) -> None:
@@ -202,4 +210,11 @@ def test_failures_that_left_are_places_that_are_taken(tmp_path: Path) -> None:
         log.add(what=what, **place)
     log.add(what="failed", **{**place, "round": 2})
     log.add(what="sent", **place)  # after a reset
-    assert log.departed() == {("a", 0, "train", 0): 2, ("a", 1, "train", 0): 1}
+    found = log.departed()
+    assert found.times == {("a", 0, "train", 0): 2, ("a", 1, "train", 0): 1}
+    assert found.whole
+    assert len(found.known) == 2
+    log.path.rename(tmp_path / "egress-0001.jsonl")
+    log.add(what="event", sentence="it goes on")
+    (tmp_path / "egress-0001.jsonl").unlink()  # kept elsewhere
+    assert not log.departed().whole

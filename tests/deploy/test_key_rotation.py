@@ -96,17 +96,22 @@ def test_the_keyed_digest_stays_what_it_was(tmp_path: Path) -> None:
     assert not next_key_file(site).exists()
 
 
+class Change:
+    """An observer that changes something between two rounds."""
+
+    def start(self, experiment: Any, journal: Any) -> None: ...
+    def note(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
+    def finish(self) -> None: ...
+
+
 def test_keys_and_certificate_change_during_a_run_which_ends_with_the_same_bits(stage: Any) -> None:
     made = stage(2)
     folder, site = open_server(made.folder), open_site(made.folder, 1)
     old = site.keys()
     certificate = folder.certificate.read_bytes()
 
-    class Change:
-        def start(self, experiment: Any, journal: Any) -> None: ...
-        def note(self, text: str) -> None: ...
-        def warn(self, text: str) -> None: ...
-        def finish(self) -> None: ...
+    class Rotate(Change):
         def round(self, record: Any) -> None:
             if record.round == 1:
                 begin_rotation(site)
@@ -117,7 +122,7 @@ def test_keys_and_certificate_change_during_a_run_which_ends_with_the_same_bits(
                     time.sleep(0.05)
 
     with OddSite(made, 0), OddSite(made, 1):
-        run = made.serve(model="mlp", method="scaffold", observers=[Change()])
+        run = made.serve(model="mlp", method="scaffold", observers=[Rotate()])
     alone = made.alone(model="mlp", method="scaffold")
     assert run.result().sha256 == alone.result().sha256
     assert run.journal() == alone.journal()
@@ -163,3 +168,24 @@ def test_old_and_revoked_keys_are_refused_and_a_new_certificate_is_served_at_onc
                 line.receive()
         with pytest.raises(InputError, match=r"does not know this site's key.*unless it was revoked"):
             SiteConnection(where, new, folder.ca).__enter__()
+
+
+def test_a_key_that_is_revoked_during_a_run_is_refused_by_name_and_the_run_goes_on(stage: Any) -> None:
+    made = stage(2)
+    folder = open_server(made.folder)
+
+    class Revoke(Change):
+        def round(self, record: Any) -> None:
+            if record.round == 1:
+                revoke(folder.registered, 1)
+
+    with OddSite(made, 0), OddSite(made, 1) as revoked:
+        run = made.serve({"wait": 0.5}, model="mlp", rounds=2, observers=[Revoke()])
+    first, second = run.journal()
+    assert not first.failures
+    assert [one.client for one in second.failures] == [1]
+    assert isinstance(revoked.error, InputError)
+    why = "its key was revoked or replaced"
+    assert made.notes.notes.count(f"a request of site 1 was refused: {why}") == 1
+    assert why in {line.facts.get("sentence") for line in read_log(folder.path)}
+    assert "1" in json.loads((folder.path / "status.json").read_text())["failures"]

@@ -80,7 +80,7 @@ def knock(
     seconds = 0.05 if settings.get("slow") else 60.0
 
     class Observer:
-        def refused(self, why: str, site: int | None = None) -> None:
+        def refused(self, why: str, site: int | None = None, shown: bool = True) -> None:
             refusals.append((why, site))
 
         def event(self, sentence: str) -> None: ...

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 from flwr.app import Message as Envelope
 
 from fedstill.deploy import server_endpoint
+from fedstill.deploy.connection_limit import allow_open_files
 from fedstill.deploy.keys import make_key, registered_bytes
 from fedstill.deploy.server_endpoint import ServerEndpoint
 from fedstill.deploy.site_connection import SiteConnection
@@ -41,6 +44,16 @@ def test_only_the_process_that_was_connected_connects_again_at_once() -> None:
     link.state.deactivate_node(link.nodes[0])
     assert connects("second"), "the first one has left"
     assert not connects("first")
+
+
+def test_a_server_may_open_as_many_files_as_the_system_permits() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_last_reply_of_a_site_that_has_left_is_found() -> None:

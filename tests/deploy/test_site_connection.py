@@ -10,11 +10,14 @@ import pytest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from fedstill.core.errors import BusyError, InputError, RunError
+from fedstill.core.message import Message
 from fedstill.data.catalogue import load
 from fedstill.deploy import site
+from fedstill.deploy.answer_log import QuestionPlace
 from fedstill.deploy.deployment_folder import make_deployment, open_site
+from fedstill.deploy.egress_log import read_log
 from fedstill.deploy.private_files import only_one
-from fedstill.deploy.site import _Outage, take_part
+from fedstill.deploy.site import _check_logs, _Outage, take_part
 from fedstill.deploy.site_connection import (
     HEARTBEAT,
     SiteConnectionError,
@@ -22,6 +25,7 @@ from fedstill.deploy.site_connection import (
     UntrustedServerError,
     _Verified,
 )
+from fedstill.deploy.site_service import SiteService
 
 from .conftest import Notes
 
@@ -84,6 +88,26 @@ def test_a_folder_is_locked_before_it_is_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(site, "SiteService", lambda *_: pytest.fail("it was read"))
     with only_one(folder.path, "site"), pytest.raises(BusyError, match="another site is running from"):
         take_part(folder, load("digits"), Notes())
+
+
+def test_lines_taken_out_of_a_log_are_noticed_by_the_answers(tmp_path: Path) -> None:
+    """Its chain is whole without its last lines."""
+    make_deployment(tmp_path / "d", 1)
+    service = SiteService(open_site(tmp_path / "d", 0), load("digits"), Notes())
+    for round in range(3):
+        service.answers.add(QuestionPlace("a" * 16, round, "train"), "q", Message({}), {"status": "reply"})
+        service.egress.add(what="sent", run="a" * 16, round=round + 1, exchange="train", attempt=1)
+    _check_logs(service)
+    path = service.egress.path
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    service.egress.last = None
+    _check_logs(service)
+    assert "has no line for 2 replies" in str(read_log(service.folder.path)[-1].facts["sentence"])
+    assert len(read_log(service.folder.path)) == 2
+    path.unlink()
+    service.egress.last = None
+    _check_logs(service)
+    assert "has no line for 3 replies" in str(read_log(service.folder.path)[0].facts["sentence"])
 
 
 def test_a_site_that_runs_twice_is_told_so(clock: list[float]) -> None:

@@ -19,7 +19,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -111,19 +111,24 @@ class AnswerLog:
         noise, steps = tuple(one for one, _ in learnt), tuple(one for _, one in learnt)
         return Used(len({(run, one.round) for run, one in given if one.reply}), len(given), noise, steps)
 
-    def check_holds(self, departed: Iterable[Place]) -> None:
+    def check_holds(self, departed: Mapping[Place, int]) -> None:
         """Refuse to answer where replies left of which nothing is known here: each could be asked for again.
 
         A place that was answered again after a reset has two answers.
         """
         known = Counter((run.partition("~")[0], one.round, one.exchange, one.attempt) for run, one in self._all())
-        for (run, round, exchange, attempt), times in Counter(departed).items():
+        for (run, round, exchange, attempt), times in departed.items():
             if known[run, round, exchange, attempt] < times:
                 raise InputError(
                     f"the log of what left has {QuestionPlace(run, round, exchange, attempt)} of run {run}, and"
                     f" {self.folder} does not: it was deleted, or comes from a backup; restore the latest one, since"
                     " without it a server could ask for the same again"
                 )
+
+    def unlogged(self, known: Set[Place]) -> int:
+        """How many replies are here of whose place the log of what left has no line."""
+        replies = ((run.partition("~")[0], one) for run, one in self._all() if one.reply)
+        return len({(run, one.round, one.exchange, one.attempt) for run, one in replies} - known)
 
     def _all(self) -> Iterator[tuple[str, LoggedAnswer]]:
         return ((run, one) for run, lines in self.runs.items() for one in lines)

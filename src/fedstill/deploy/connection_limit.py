@@ -18,6 +18,17 @@ OF_A_SITE = 32  # ours has about ten
 Peer = tuple[str, int]
 
 
+def allow_open_files() -> None:
+    """Let this process open as many files and connections as the system permits, which is often more than the usual
+    1,024: each site keeps a few connections open.
+    """
+    with suppress(ImportError, OSError, ValueError):  # not a POSIX system, or a limit that cannot be had
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class LimitedSocket(socket.socket):
     """Listens, and keeps count of what it has accepted; only for the thread that accepts."""
 

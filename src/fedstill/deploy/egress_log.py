@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -46,6 +46,15 @@ class LogLine:
     number: int  # of all, from 1
     facts: Mapping[str, Any]
     digest: str
+
+
+@dataclass(frozen=True)
+class Departed:
+    """The places of what left, by the log."""
+
+    times: Mapping[Place, int]  # how often each was answered
+    known: Set[Place]  # those with any line
+    whole: bool  # whether the log begins with its first line: older files may be kept elsewhere
 
 
 class EgressLog:
@@ -127,7 +136,7 @@ class EgressLog:
         for _ in range(_TRIES):
             files = self.files()
             try:
-                content = [(path, read_file(path)) for path in files]
+                content = [(path, _read(path)) for path in files]
             except FileNotFoundError:
                 continue
             if self.files() == files:
@@ -153,33 +162,35 @@ class EgressLog:
         found = sorted(self.folder.glob("egress-[0-9][0-9][0-9][0-9].jsonl"))
         return [*found, *([self.path] if self.path.exists() else [])]
 
-    def departed(self) -> Counter[Place]:
+    def departed(self) -> Departed:
         """How many replies left for each place, as far as the files that are here tell.
 
         A failure counts too, once for its place, where it has a line each time that it was repeated.
         """
-        replied, failed = Counter[Place](), Counter[Place]()
+        replied, failed, again, whole = Counter[Place](), Counter[Place](), set[Place](), None
         for path in self.files():
-            for line in read_file(path).splitlines():
+            for line in _read(path).splitlines():
                 try:
                     facts = json.loads(line)
-                    if facts["what"] not in ("sent", "failed") or "attempt" not in facts:
+                    whole = facts["previous"] == FIRST if whole is None else whole
+                    if facts["what"] not in ("sent", "failed", "sent again") or "attempt" not in facts:
                         continue
                     place = (str(facts["run"]), facts["round"] - 1, str(facts["exchange"]), facts["attempt"] - 1)
                     if facts["what"] == "sent":
                         replied[place] += 1
-                    else:
+                    elif facts["what"] == "failed":
                         failed[place] = 1
+                    again.add(place)
                 except (ValueError, KeyError, TypeError, RecursionError):  # `lines` says what is wrong with the log
                     continue
-        return replied | failed
+        return Departed(replied | failed, again, whole is not False)
 
     def _last_digest(self) -> str:
         """The digest of the last line; a line that a power failure cut is ended, and breaks no chain of whole ones."""
         files = self.files()
         if not files:
             return FIRST
-        data = read_file(files[-1])
+        data = _read(files[-1])
         if data and not data.endswith(b"\n"):
             if _is_json(data.rpartition(b"\n")[2]):
                 append_line(files[-1], b"\n")
@@ -187,7 +198,7 @@ class EgressLog:
                 self._cut(files[-1], data)
                 data = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
         for path in reversed(files):  # a file that was just begun may have no whole line
-            if whole := (data if path == files[-1] else read_file(path)).splitlines():
+            if whole := (data if path == files[-1] else _read(path)).splitlines():
                 return sha256(whole[-1]).hexdigest()
         return FIRST
 
@@ -205,6 +216,15 @@ class EgressLog:
         if number > 9999 or target.exists():
             raise RunError(f"{self.path} is full and {target.name} exists: move older files of the log elsewhere")
         self.path.rename(target)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a folder in its place, or one that this user may not read
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _is_json(line: bytes) -> bool:

@@ -73,7 +73,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class GuardObserver(Protocol):
     """Receives what the guard refuses, and the keys that change."""
 
-    def refused(self, why: str, site: int | None = None) -> None: ...
+    def refused(self, why: str, site: int | None = None, shown: bool = True) -> None: ...
 
     def event(self, sentence: str) -> None: ...
 
@@ -81,7 +81,7 @@ class GuardObserver(Protocol):
 class _NoObserver:
     """The default: report nothing."""
 
-    def refused(self, why: str, site: int | None = None) -> None: ...
+    def refused(self, why: str, site: int | None = None, shown: bool = True) -> None: ...
 
     def event(self, sentence: str) -> None: ...
 
@@ -142,6 +142,9 @@ class RequestGuard:
     ) -> None:
         self.app, self.keys, self.inside, self.limit, self.seconds = app, keys, inside, limit, seconds
         self.observer, self.on_connect, self.on_leave = observer or _NoObserver(), on_connect, on_leave
+        self.on_revoked: Callable[[int], None] = lambda site: (
+            None
+        )  # called when a site without a key has asked something
         self.on_signed = on_signed  # called with each signed request's site, and where its connection comes from
         self.left = dict.fromkeys(inside, 0)
         self.over: set[int] = set()  # who tried to send more than its allowance
@@ -187,6 +190,8 @@ class RequestGuard:
         site = self.keys.site_of(key) if key else None
         if why or site is None or site not in self.inside:
             former = self.keys.former(key) if key and site is None else site
+            if former is not None and not self.keys.has_one(former):  # else it has a new one, and an old one was used
+                self.on_revoked(former)
             self._note(why or "its key was revoked or replaced", former)
             await _refuse(send, 401)
             return None, b""
@@ -253,10 +258,14 @@ class RequestGuard:
         await self.app({**scope, "headers": headers}, again, noted)
         if metered and outcome == [200]:
             self.left[site] -= len(body)
+        if outcome and outcome[0] >= 400:  # also of a site that connects anew: nothing for the operator's screen
+            second = scope["path"] == _ACTIVATE and outcome[0] == 412
+            answered = f"its interface answered {scope['path'].removeprefix(_FLEET)} with {outcome[0]}"
+            self._note("another process of this site is connected" if second else answered, site, False)
 
-    def _note(self, why: str, site: int | None) -> None:
+    def _note(self, why: str, site: int | None, shown: bool = True) -> None:
         _log.info("a request of %s was refused: %s", "a stranger" if site is None else f"site {site}", why)
-        self.observer.refused(why, site)
+        self.observer.refused(why, site, shown)
 
 
 def _translated(path: str, checked: _Checked, inner: InnerIdentity) -> bytes | None:

@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 
 from fedstill.core.errors import InputError
 from fedstill.deploy.apps import server_app
+from fedstill.deploy.connection_limit import allow_open_files
 from fedstill.deploy.deployment_folder import ServerFolder
 from fedstill.deploy.enrolment import ServerWatcher
 from fedstill.deploy.federation import run_with_sites
@@ -56,6 +57,7 @@ def serve(
     wanted = for_sites(experiment, len(sites), folder.name)
     registered = SiteKeys({site: keys[site] for site in sites}, folder.registered)
     tracking = tracking_of(track, out, watcher.note)
+    allow_open_files()
     log = ServerLog(folder.path)
     done: list[RunFolder] = []
     with (

@@ -111,6 +111,8 @@ class ServerEndpoint(Grid):
         self._tokens: dict[int, str] = {}  # by site, what the connected process calls itself
         self._socket = _bound(host, port, self._cut)
         self.guard.on_signed = self._socket.signed
+        self.guard.on_revoked = self._shut_out
+        logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # strangers write no lines on our screen
         self._certificates = certificates
         files: dict[str, Any] = {}
         if certificates is not None:
@@ -263,8 +265,8 @@ class ServerEndpoint(Grid):
                 del self._coming[name]
         if self.log is not None:
             for name, reply in came.items():
-                site, asked = receivers[name]
-                self.log.received(site, reply, asked)
+                site, about = receivers[name]
+                self.log.received(site, reply, about)
         return list(came.values())
 
     def _note_announced(self, names: set[str]) -> None:
@@ -287,6 +289,11 @@ class ServerEndpoint(Grid):
                     store.delete(coming.reply.metadata.message_id)
                 store.delete(name)
                 self._receivers.pop(name, None)
+
+    def _shut_out(self, site: int) -> None:
+        """The key of a connected site was revoked: nothing is waited for any more that it could still send."""
+        if self.nodes[site] in self.get_node_ids():
+            self.state.deactivate_node(self.nodes[site])
 
     def _reconnect(self, site: int, token: str) -> None:
         """Let a site whose connection broke connect again at once; another process with its key has to wait."""

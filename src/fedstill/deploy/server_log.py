@@ -41,9 +41,10 @@ class ServerLog:
         else:
             self.log.add(what="received", sender=f"site {site}", **{**_facts(reply), **asked})
 
-    def refused(self, why: str, site: int | None = None) -> None:
+    def refused(self, why: str, site: int | None = None, shown: bool = True) -> None:
+        """A line; what is not `shown` is for the log alone."""
         self.log.refuse(one_line(why), sender="a stranger" if site is None else f"site {site}")
-        if site is not None:
+        if site is not None and shown:
             self.on_refused(site, why)
 
     def event(self, sentence: str) -> None:

@@ -68,7 +68,7 @@ def take_part(
     token, outage = new_salt().hex(), _Outage(where, watcher, wait)
     with only_one(folder.path, "site"):  # before anything is read: another process may be answering until then
         service = SiteService(folder, bundle, watcher, data_root, proxies, device, query)
-        service.answers.check_holds(service.egress.departed())
+        _check_logs(service)
         app, has_model = client_app(service), False
         while True:
             try:
@@ -97,6 +97,18 @@ def take_part(
                     with suppress(FedstillError):
                         service.unanswered("a message", str(error))
                 sleep(outage.delay(error))
+
+
+def _check_logs(service: SiteService) -> None:
+    """Compare what was answered with the log of what left: each tells what was taken out of the other."""
+    departed = service.egress.departed()
+    service.answers.check_holds(departed.times)
+    missing = service.answers.unlogged(departed.known) if departed.whole else 0
+    if missing > bool(service.egress.files()):  # one may have been about to leave when the site was killed
+        service.note_event(
+            f"the log has no line for {missing} replies of this site: lines were taken out of it, or the site was"
+            " killed before it wrote them"
+        )
 
 
 class _Outage:

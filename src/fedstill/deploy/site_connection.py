@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT = 10.0  # seconds, Flower's least: a site that is silent for twice as long counts as gone
 _BEAT = 4.0  # seconds between heartbeats, so that one may be lost
-_FETCH = 120.0  # seconds after which a part of a message that the server announced and does not have is given up
+_FETCH = 60.0  # seconds after which a part of a message that the server announced and does not have is given up
 
 T = TypeVar("T")
 

@@ -62,6 +62,11 @@ class SiteKeys:
         """The site that a key belonged to before it was revoked or replaced."""
         return self._former.get(key)
 
+    def has_one(self, site: int) -> bool:
+        """Whether a site has a key that counts."""
+        with self._lock:
+            return site in self._sites.values()
+
     def propose(self, site: int, key: EllipticCurvePublicKey) -> None:
         """Accept a further key of a site, which replaces the present one when it is first used."""
         own = registered_bytes(key)

@@ -95,7 +95,10 @@ def test_a_captured_request_of_another_site_does_not_serve(target: Target) -> No
     """Its signature is good, and the body asks for what belongs to the other one."""
     assert target.post(0, PULL, target.pull(target.link.nodes[1])) == 401
     assert target.post(0, "/v1/fleet/activate-node", target.pull(target.link.nodes[1])) == 400
-    assert target.refusals() == [("site 0", "a request that is no message, or speaks for another site")]
+    assert target.refusals() == [
+        ("site 0", "its interface answered pull-messages with 401"),
+        ("site 0", "a request that is no message, or speaks for another site"),
+    ]
 
 
 def test_a_second_site_with_the_same_key_is_refused(target: Target) -> None:
@@ -106,6 +109,7 @@ def test_a_second_site_with_the_same_key_is_refused(target: Target) -> None:
         SiteConnection(target.address, site.keys(), site.ca),
     ):
         pass
+    assert target.refusals() == [("site 0", "another process of this site is connected")]
 
 
 def test_a_site_cannot_take_the_key_of_another_nor_one_that_it_does_not_have(target: Target) -> None:
