@@ -34,6 +34,8 @@ class Site:
         self.cut: dict[str, int] = {}  # bytes after which a connection ends, once
         self.ranges: list[str | None] = []
         self.continues = True
+        self.busy = 0  # requests that are answered with 503
+        self.says_part = False  # whether it sends all of a file, and calls it the part that was asked for
         self.url = ""
 
 
@@ -45,6 +47,10 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         def do_GET(self) -> None:
             name, wanted = self.path.rpartition("/")[2], self.headers.get("Range")
             held.ranges.append(wanted)
+            if held.busy:
+                held.busy -= 1
+                self.send_error(503)
+                return
             if name not in held.files:
                 self.send_error(404)
                 return
@@ -56,6 +62,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
                     return
                 self.send_response(206)
                 self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            elif wanted is not None and held.says_part:
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes 0-{len(data) - 1}/{len(data)}")
             else:
                 self.send_response(200)
             self.send_header("Content-Length", str(len(data) - start))
@@ -106,13 +115,21 @@ def test_a_data_set_is_fetched_and_can_be_loaded(small_mnist: Site, tmp_path: Pa
     assert len(small_mnist.ranges) == asked, "what is here is not fetched again"
 
 
-@pytest.mark.parametrize("continues", [True, False])
-def test_a_cut_connection_is_continued(small_mnist: Site, tmp_path: Path, continues: bool) -> None:
+@pytest.mark.parametrize(("continues", "says_part"), [(True, False), (False, False), (False, True)])
+def test_a_cut_connection_is_continued(small_mnist: Site, tmp_path: Path, continues: bool, says_part: bool) -> None:
     name = "train-images-idx3-ubyte.gz"
-    small_mnist.cut[name], small_mnist.continues = 5_000, continues
+    small_mnist.cut[name], small_mnist.continues, small_mnist.says_part = 5_000, continues, says_part
     fetch("mnist", tmp_path)
     assert small_mnist.ranges[:2] == [None, "bytes=5000-"]
     assert (tmp_path / "mnist" / name).read_bytes() == small_mnist.files[name]
+
+
+def test_a_busy_server_is_asked_again(small_mnist: Site, tmp_path: Path) -> None:
+    small_mnist.busy = 2
+    assert len(load("mnist", fetch("mnist", tmp_path).parent).train) == 20
+    small_mnist.busy = 9
+    with pytest.raises(InputError, match=r"503 Service Unavailable; try again later, or name another address"):
+        fetch("mnist", tmp_path / "other")
 
 
 def test_a_later_command_goes_on_where_the_first_ended(

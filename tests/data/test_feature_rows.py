@@ -34,10 +34,14 @@ def prepared(folder: Path, text: str = TABLE, settings: str = "") -> tuple[Bundl
     return bundle, Preparation.from_dict(json.loads(json.dumps(bundle.preparation.to_dict())))
 
 
+def features(path: Path, preparation: Preparation, site: str = "") -> torch.Tensor:
+    return torch.stack(list(read_rows(path, preparation, site).values()))
+
+
 @pytest.mark.parametrize("settings", ["", ",indicators=true,impute=median", ",scale=none", ",scale=shared"])
 def test_rows_get_the_bits_that_they_had_in_training(tmp_path: Path, settings: str) -> None:
     bundle, preparation = prepared(tmp_path, settings=settings)
-    rows = read_rows(tmp_path / "people.csv", preparation)
+    rows = features(tmp_path / "people.csv", preparation)
     for part, places in (("train", [0, 1, 2, 4, 5]), ("test", [3, 6])):
         data = bundle.splits()[part]
         assert isinstance(data, ArrayDataset)
@@ -47,16 +51,25 @@ def test_rows_get_the_bits_that_they_had_in_training(tmp_path: Path, settings: s
 def test_columns_may_be_in_another_order_and_others_do_not_matter(tmp_path: Path) -> None:
     _, preparation = prepared(tmp_path)
     (tmp_path / "new.csv").write_text("Site;Weight;note;SEX;age\na;1;hello;m;10\n")
-    expected = read_rows(tmp_path / "people.csv", preparation)[:1]
-    assert torch.equal(read_rows(tmp_path / "new.csv", preparation), expected)
+    expected = features(tmp_path / "people.csv", preparation)[:1]
+    assert torch.equal(features(tmp_path / "new.csv", preparation), expected)
+
+
+def test_rows_are_counted_as_in_a_spreadsheet(tmp_path: Path) -> None:
+    _, preparation = prepared(tmp_path)
+    (tmp_path / "new.csv").write_text("age,sex,weight,site\n10,m,1,a\n\n,,,\n20,f,,b\n,,,a\n")
+    assert list(read_rows(tmp_path / "new.csv", preparation)) == [2, 5, 6]
+    (tmp_path / "new.csv").write_text("age,sex,weight,site\n\nold,m,1,a\n")
+    with pytest.raises(InputError, match="row 3 has 'old' in age"):
+        read_rows(tmp_path / "new.csv", preparation)
 
 
 def test_the_site_is_a_column_or_the_name_of_the_file_or_given(tmp_path: Path) -> None:
     _, preparation = prepared(tmp_path)
-    expected = read_rows(tmp_path / "people.csv", preparation)[4:5]
+    expected = features(tmp_path / "people.csv", preparation)[4:5]
     for name, site in (("b.csv", ""), ("new.csv", "b")):
         (tmp_path / name).write_text("age,sex,weight\n40,f,\n")
-        assert torch.equal(read_rows(tmp_path / name, preparation, site), expected)
+        assert torch.equal(features(tmp_path / name, preparation, site), expected)
 
 
 @pytest.mark.parametrize(

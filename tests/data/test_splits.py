@@ -78,3 +78,18 @@ def test_large_groups_do_not_push_the_share_far_off() -> None:
     _, test = hold_out(labels, groups)
     shares = labels[test].bincount() / labels.bincount()
     assert (shares - 0.2).abs().max() < 0.02
+
+
+def test_groups_are_on_one_side_of_two_hundred_random_splits() -> None:
+    draw = np.random.default_rng(0)
+    for table in range(200):
+        rows, patients, classes = (int(draw.integers(*ends)) for ends in ((10, 300), (2, 80), (2, 6)))
+        groups = torch.from_numpy(draw.integers(0, patients, rows))
+        labels = groups * 7 % classes if table % 2 else torch.from_numpy(draw.integers(0, classes, rows))
+        for train, other in (
+            hold_out(labels, groups),
+            split_validation(labels, 0.2, Streams(table), may_be_empty=True, groups=groups),
+        ):
+            assert sorted([*train.tolist(), *other.tolist()]) == list(range(rows))
+            assert not set(groups[train].tolist()) & set(groups[other].tolist())
+            assert set(labels[train].tolist()) == set(labels.tolist())  # no class is lost from training

@@ -122,7 +122,7 @@ def make_settings(kind: type[Kind], given: Any, owner: str) -> Kind:
         return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        where = "".join(f" {part}:" for part in first["loc"])
+        where = "".join(f" {part}:" for part in first["loc"] if "[" not in str(part))
         if first["type"] == "extra_forbidden":
             more = f": {did_you_mean(str(first['loc'][-1]), kind.model_fields)}"
         else:

@@ -31,6 +31,7 @@ _PIECE = 1 << 20
 _TRIES = 4
 _PAUSE = 1.0  # seconds before the first of the other tries; each waits twice as long
 _TIMEOUT = 60.0
+_BUSY = frozenset({429, 500, 502, 503, 504})  # what a server says that may answer soon
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where they are known
 
 
@@ -193,7 +194,13 @@ def _fetch_file(address: str, path: Path, digest: str, progress: Progress) -> No
             _continue(address, part, path.name, progress)
             break
         except urllib.error.HTTPError as error:
-            raise InputError(f"{address} cannot be downloaded: {error.code} {error.reason}") from None
+            if error.code not in _BUSY or attempt == _TRIES - 1:
+                raise InputError(
+                    f"{address} cannot be downloaded: {error.code} {error.reason}; try again later, or name another"
+                    " address of the files with --mirror"
+                ) from None
+            _log.info("%s is busy (%d): it is asked again", address, error.code)
+            sleep(_PAUSE * 2**attempt)
         except (OSError, HTTPException) as error:
             if attempt == _TRIES - 1:
                 raise InputError(
@@ -205,7 +212,8 @@ def _fetch_file(address: str, path: Path, digest: str, progress: Progress) -> No
     if (found := _md5(part)) != digest:
         part.unlink()
         raise InputError(
-            f"{address} is not what its publishers state: its MD5 is {found}, not {digest}; it was deleted"
+            f"{address} is not what its publishers state: its MD5 is {found}, not {digest}; it was deleted, so run the"
+            " command again, or name another address with --mirror"
         )
     os.replace(part, path)
 
@@ -221,7 +229,7 @@ def _continue(address: str, part: Path, name: str, progress: Progress) -> None:
             raise
         return  # there is nothing after what we have
     with response:
-        if response.status != 206:
+        if response.status != 206 or not _begins_at(response, done):
             done = 0
         length = response.headers.get("Content-Length")
         total = None if length is None else done + int(length)
@@ -232,6 +240,12 @@ def _continue(address: str, part: Path, name: str, progress: Progress) -> None:
                 progress(name, done, total)
     if total is not None and done < total:
         raise ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _begins_at(response: HTTPResponse, start: int) -> bool:
+    """Whether a part of a file is the one that was asked for: some servers send all of it."""
+    given = response.headers.get("Content-Range")
+    return given is None or given.replace("=", " ").split()[-1].partition("-")[0] == str(start)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

@@ -15,11 +15,11 @@ from fedstill.data.readers.text_table import TextTable, read_text_table
 _SITE = "site"
 
 
-def read_rows(path: Path, preparation: Preparation, site: str = "") -> Tensor:
-    """The features (rows, features) of a table with the columns of the training data; other columns do not matter.
+def read_rows(path: Path, preparation: Preparation, site: str = "") -> dict[int, Tensor]:
+    """By number, as a spreadsheet counts, the features of each row of a table with the columns of the training data.
 
-    What is missing is filled in as in training, and an unknown category is none of those known. Where numbers were
-    scaled by site, a row's site is in its column, or is the file's name, or the `site` given.
+    Other columns do not matter. What is missing is filled in as in training, and an unknown category is none of those
+    known. Where numbers were scaled by site, a row's site is in its column, or is the file's name, or the `site` given.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
@@ -36,13 +36,14 @@ def read_rows(path: Path, preparation: Preparation, site: str = "") -> Tensor:
     for column in preparation.columns:
         if isinstance(column, NumberColumn) and (texts := column.texts(cells[column.name])):
             raise InputError(
-                f"{path}: row {texts[0] + 2} has {cells[column.name][texts[0]]!r} in {column.name}, where the training"
-                " data has numbers: write a number, or leave the cell empty"
+                f"{path}: row {table.number(texts[0])} has {cells[column.name][texts[0]]!r} in {column.name}, where the"
+                " training data has numbers: write a number, or leave the cell empty"
             )
     sites = np.zeros(len(table.rows), dtype=np.int64)
     if preparation.needs_sites:
         sites = rows_of_sites(_sites(path, table, preparation, site), preparation.sites, str(path))
-    return torch.from_numpy(preparation.read(cells, sites))
+    features = torch.from_numpy(preparation.read(cells, sites))
+    return {table.number(row): one for row, one in enumerate(features)}
 
 
 def _sites(path: Path, table: TextTable, preparation: Preparation, site: str) -> list[str]:

@@ -98,7 +98,7 @@ def _form(source: Any, settings: DataSettings, where: str) -> _Form:
         raise InputError(f"size and channels are for images, and {where} has none: leave them out")
     usual = (*(one for one, kind in kinds.items() if kind == "ClassLabel"), "label", "labels")
     label = settings.label or next((one for one in usual if one in kinds), None)
-    if label not in kinds:
+    if label is None or label not in kinds:
         known = did_you_mean(label or "label", [one for one in kinds if one != column])
         raise InputError(f"{where} has no column {label or 'label'!r}: {known}; name it, label=COLUMN")
     if settings.channels is None:

@@ -117,7 +117,7 @@ def predict(
     for path in paths:
         if len(task.shape) == 1 and path.suffix.lower() in TABLES:
             rows = read_rows(path, _preparation(held, path), _site_of(held, client))
-            inputs += [(path, number, row) for number, row in enumerate(rows, start=2)]
+            inputs += [(path, number, row) for number, row in rows.items()]
         else:
             inputs.append((path, None, read_input(path, task.shape, fit, kind)))
     model = held.built(which, client, architecture).to(device)

@@ -284,3 +284,19 @@ def test_sparse_clouds_repeat_points_and_leave_the_others_theirs(tmp_path: Path,
     ]
     assert sorted(distinct) == [8, *[40] * 10]
     assert f"1 clouds hold fewer points than 40, and repeat some: the first is {tmp_path}/a/sparse.npy" in bundle.notes
+
+
+def test_archives_of_one_cloud_each_in_class_folders_are_read_and_drawn_from(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for number in range(8):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        cloud = draw.normal(size=(4096, 3))
+        np.savez(folder / f"{number}.npz", points=cloud[cloud[:, 2].argsort()])
+    bundle = load(f"folder:{tmp_path}")
+    assert (bundle.kind, bundle.shape, bundle.classes) == ("cloud", (2048, 3), ("a", "b"))
+    heights = bundle.train.batch(torch.arange(len(bundle.train)))["inputs"][:, :, 2]
+    assert heights[:, :1024].mean(dim=1).abs().max() < 0.05  # the first half is as high as the second
+    np.savez(tmp_path / "a" / "odd.npz", weights=np.zeros(3))
+    with pytest.raises(InputError, match=r"odd.npz should hold one cloud of the shape \(points, 3\), called points"):
+        load(f"folder:{tmp_path}")

@@ -152,7 +152,9 @@ def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_l
 
     for named in (site, group):
         if named is not None and (empty := [row for row in kept if not cells[named][row]]):
-            raise InputError(f"{table.path}: row {empty[0] + 2} has no {named}: fill it in, or leave the row out")
+            raise InputError(
+                f"{table.path}: row {table.number(empty[0])} has no {named}: fill it in, or leave the row out"
+            )
     features = {name: some(name) for name in table.columns if name not in apart}
     if not features:
         raise InputError(f"{table.path} has no column beside {label or site!r} that is a feature: add some")
@@ -166,7 +168,7 @@ def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_l
         [held for row in kept if targets and (held := targets[row]) is not None],
         names,
         site or "",
-        [f"{table.path}, row {row + 2}" for row in kept],
+        [f"{table.path}, row {table.number(row)}" for row in kept],
     )
 
 

@@ -20,7 +20,8 @@ from fedstill.data.readers.raw import content, refuse_empty
 
 TABLES = (".xyz", ".pts", ".txt")
 SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
-SHAPES = (*SUFFIXES, ".pcd")  # in folders of shapes; a scan of a room in this format is read whole
+ARCHIVE = ".npz"
+SHAPES = (*SUFFIXES, ".pcd", ARCHIVE)  # in folders of shapes; scans of rooms in the last two are read whole
 _KEYS = ("points", "x", "cloud", "pc")  # names of a cloud in an archive
 Cloud = NDArray[np.float32]
 _MOST_COLUMNS = 16  # of a cloud: coordinates, colours, normals and a few more
@@ -45,6 +46,8 @@ def read_shape(
         every = sound(vertices, path, notes)
     elif path.suffix.lower() == ".pcd":
         every = sound(read_pcd(path, colour, normals), path, notes)
+    elif path.suffix.lower() == ARCHIVE:
+        every = read_archive(path, notes, colour, normals)
     else:
         table = _array(path) if path.suffix.lower() == ".npy" else read_table(path, normals=normals, colour=colour)
         if normals:
@@ -53,8 +56,8 @@ def read_shape(
     return every[generator.permutation(len(every))[:points]]
 
 
-def read_archive(path: Path, notes: list[str] | None = None, colour: bool = False) -> Cloud:
-    """The one cloud of an .npz file, all its points in their order; with `colour`, six columns."""
+def read_archive(path: Path, notes: list[str] | None = None, colour: bool = False, normals: bool = False) -> Cloud:
+    """The one cloud of an .npz file, all its points in their order; with `colour` or `normals`, six columns."""
     content(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -67,6 +70,8 @@ def read_archive(path: Path, notes: list[str] | None = None, colour: bool = Fals
             f"{path} should hold one cloud of the shape (points, 3), called {', '.join(_KEYS[:-1])} or"
             f" {_KEYS[-1]}; of an archive of many clouds give npz:FILE:ROW"
         )
+    if normals:
+        return sound(with_table_normals(cloud, path), path, notes)
     return sound(with_table_colours(cloud, path) if colour else cloud[:, :3], path, notes)
 
 

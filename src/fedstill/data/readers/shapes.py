@@ -27,7 +27,8 @@ from fedstill.data.readers.stack import stack
 from fedstill.data.readers.text_table import SUFFIXES as TABLES
 
 VERSION = 1
-_DOUBTFUL = (".npy", ".txt")  # these may lie beside images, too: labels, licences, boxes
+_ARRAYS = (".npy", ".npz")
+_DOUBTFUL = (*_ARRAYS, ".txt")  # these may lie beside images, too: labels, licences, boxes
 _ORDER: tuple[Part, ...] = ("train", "validation", "test", "whole")
 
 
@@ -50,7 +51,7 @@ def perhaps(folder: Path) -> bool:
     """Files of ambiguous type that look like clouds in class folders, or beside a table of classes."""
     tables = any(path.suffix.lower() in TABLES for path in folder.iterdir())
     files = (path for path in _walk(folder) if path.parent != folder or tables)
-    return any(path.suffix.lower() == ".npy" or is_table(path) for path in files)
+    return any(path.suffix.lower() in _ARRAYS or is_table(path) for path in files)
 
 
 def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:

@@ -62,11 +62,12 @@ def _columns(path: Path) -> NDArray[np.float64]:
         raise InputError(f"{path} begins with numbers: name the channels in its first line")
     if not table.rows:
         raise InputError(f"{path} has a header and no rows: each row is a moment of the signal")
-    for number, row in enumerate(table.rows, start=2):
+    for at, row in enumerate(table.rows):
         if wrong := [name for name, cell in zip(table.columns, row, strict=True) if not _is_number(cell)]:
-            what = row[table.columns.index(wrong[0])]
+            held = row[table.columns.index(wrong[0])]
+            what = repr(held) if held else "nothing"
             raise InputError(
-                f"{path}: row {number} has {repr(what) if what else 'nothing'} in {wrong[0]}: write one column of"
+                f"{path}: row {table.number(at)} has {what} in {wrong[0]}: write one column of"
                 " numbers for each channel, and fill the gaps"
             )
     return np.array(table.rows, dtype=np.float64).T

@@ -28,10 +28,12 @@ def read_targets(
         raise InputError(f"labels names a column of {table.path} twice: leave one out")
     rows: list[Targets | None] = []
     cells = [table.column(name) for name in named]
-    for number, row in enumerate(zip(*cells, strict=True), start=2):
+    for at, row in enumerate(zip(*cells, strict=True)):
         for name, cell in zip(named, row, strict=True):
             if cell.lower() not in _YES | _NO | _OPEN:
-                raise InputError(f"{table.path}: row {number} has {cell!r} in {name}: write 0 or 1, or leave it empty")
+                raise InputError(
+                    f"{table.path}: row {table.number(at)} has {cell!r} in {name}: write 0 or 1, or leave it empty"
+                )
         known = not any(cell.lower() in _OPEN for cell in row)
         rows.append(tuple(cell.lower() in _YES for cell in row) if known else None)
     return named, rows

@@ -29,6 +29,11 @@ class TextTable:
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    numbers: tuple[int, ...] = ()  # of the rows, as a spreadsheet counts, where rows without any cell are left out
+
+    def number(self, row: int) -> int:
+        """What a spreadsheet calls a row: the first one below the header is 2."""
+        return self.numbers[row] if self.numbers else row + 2
 
     def column(self, name: str) -> list[str]:
         """All cells of one column."""
@@ -91,18 +96,19 @@ def read_text_table(path: Path) -> TextTable:
     try:
         # Blanks behind a separator would make the quotes behind them part of a cell.
         read = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t")
-        lines = [line for line in read if any(line)]
+        lines = [(number, line) for number, line in enumerate(read, start=1) if any(line)]
     except csv.Error as error:
         raise InputError(f"{path} is no CSV ({error}): mend it, or take it away") from None
     if not lines:
         raise InputError(f"{path} holds no header: name its columns in the first line")
-    columns = tuple(cell.strip() for cell in lines[0])
-    for number, line in enumerate(lines[1:], start=2):
+    columns = tuple(cell.strip() for cell in lines[0][1])
+    for number, line in lines[1:]:
         if len(line) != len(columns):
             raise InputError(
                 f"{path}: row {number} has {len(line)} cells, and the header has {len(columns)}: mend that row"
             )
-    return _checked(path, columns, tuple(tuple(cell.strip() for cell in line) for line in lines[1:]))
+    rows = tuple(tuple(cell.strip() for cell in line) for _, line in lines[1:])
+    return _checked(path, columns, rows, tuple(number for number, _ in lines[1:]))
 
 
 def read_header(path: Path) -> TextTable:
@@ -116,14 +122,16 @@ def read_header(path: Path) -> TextTable:
     return TextTable(path, tuple(cell.strip() for cell in first), ())
 
 
-def _checked(path: Path, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> TextTable:
+def _checked(
+    path: Path, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], numbers: tuple[int, ...] = ()
+) -> TextTable:
     if "" in columns:  # left by a separator at the end of every line
         named = [at for at, column in enumerate(columns) if column or any(row[at] for row in rows)]
         columns, rows = tuple(columns[at] for at in named), tuple(tuple(row[at] for at in named) for row in rows)
     lower = [column.lower() for column in columns]
     if twice := [column for column in columns if lower.count(column.lower()) > 1]:
         raise InputError(f"{path} has several columns called {twice[0]!r}: rename all but one")
-    return TextTable(path, columns, rows)
+    return TextTable(path, columns, rows, numbers)
 
 
 def _text(data: bytes) -> str:
