@@ -23,7 +23,8 @@ LINES = (
 )
 
 
-TITLES = {"digits": "images (digits, 50 clients)", "heads": "point clouds (heads, 20 clients)"}
+# Title of a panel, and the accuracy (%) of guessing.
+PANELS = {"digits": ("images (digits, 50 clients)", 10), "heads": ("point clouds (heads, 10 clients)", 25)}
 
 
 def drawn(tables: dict[str, list[list[str]]]) -> Figure:
@@ -31,13 +32,13 @@ def drawn(tables: dict[str, list[list[str]]]) -> Figure:
     figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
     panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     for axes, (title, lines) in zip(panels, tables.items(), strict=True):
-        draw(axes, TITLES[title.rpartition(" ")[2]], lines)
+        draw(axes, *PANELS[title.rpartition(" ")[2]], lines)
     panels[0].set_ylabel("accuracy (%)")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 
-def draw(axes: Axes, title: str, lines: list[list[str]]) -> None:
+def draw(axes: Axes, title: str, guessing: float, lines: list[list[str]]) -> None:
     head, *rows = lines
     accuracy = head.index("accuracy (%)")
     for name, column, label, style, colour in LINES:
@@ -45,6 +46,7 @@ def draw(axes: Axes, title: str, lines: list[list[str]]) -> None:
         axes.semilogx(*zip(*points, strict=True), style, color=colour, label=label)
     (without,) = (float(row[accuracy]) for row in rows if row[0] == "none")
     axes.axhline(without, color="grey", linestyle=":", label="without privacy")
+    axes.axhline(guessing, color="grey", linewidth=0.8, label="guessing")
     axes.set(title=title, xlabel="epsilon (delta 0.001): smaller hides more", ylim=(0, 100))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
