@@ -203,8 +203,8 @@ def test_reservations_come_before_a_good_word() -> None:
 
 def test_what_was_edited_or_is_stale_is_said_first() -> None:
     made = evidence(TEACHERS, RISING, FREE, weights={"o": 0.5})
-    stale = replace(made, settings={"stale": "Stale: 2 of 9 runs (method fedavg 2, now 3)."})
-    assert judge(stale).summary[0].startswith("Some results are stale: stale: 2 of 9 runs")
+    stale = replace(made, settings={"stale": "2 of 9 teachers (method fedavg 2, now 3)."})
+    assert judge(stale).summary[0].startswith("Some results are stale: 2 of 9 teachers (")
     assert judge(stale).summary[1].startswith("These results cannot be taken as they stand: some results are stale")
     edited = replace(made, edited=("accuracy of a, seed 0: 0.9 here, 0.8 in its run",))
     assert judge(edited).summary[0].startswith("Figures are not those of the runs: accuracy of a, seed 0")

@@ -104,13 +104,14 @@ class Stage:
     def log(self, site: int) -> str:
         return (self.company.logs / f"site-{site}.log").read_text()
 
-    def serve(self, terms: dict[str, Any] | None = None, observers: Any = (), **changes: Any) -> RunFolder:
+    def serve(
+        self, terms: dict[str, Any] | None = None, observers: Any = (), track: Any = None, **changes: Any
+    ) -> RunFolder:
         """Be the server; what it may know is the experiment, not the data."""
         experiment = make_experiment({**TINY, "method": "fedavg", "data": "not-here", **changes})
         settings = ServerOptions(host="127.0.0.1", port=self.port, **(terms or {}))
-        return serve(
-            open_server(self.folder), experiment, self.path / "runs", self.notes, settings, [self.notes, *observers]
-        )
+        watching = [self.notes, *observers]
+        return serve(open_server(self.folder), experiment, self.path / "runs", self.notes, settings, watching, track)
 
     def serve_in_background(self, terms: dict[str, Any] | None = None, **changes: Any) -> Thread:
         def work() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from fedstill.methods import methods
 from fedstill.runtime.result import Run
 from fedstill.runtime.run_folder import RunFolder
+from fedstill.tracking.tracker import Status, TrackedRun, Tracker
 
 SHORT = {"samples": 40, "steps": 3}
 LOGITS: dict[str, dict[str, Any]] = {
@@ -63,12 +65,29 @@ def compared(run: RunFolder) -> dict[str, Any]:
     return {"sha256": result["sha256"], "models": models, "journal": (run.path / "journal.jsonl").read_bytes()}
 
 
+class Steps(Tracker):
+    """Keeps which steps of which run a tracker was given, and how the run ended."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int]] = []
+        self.ended: list[str] = []
+
+    def log(self, run: TrackedRun, step: int, metrics: Mapping[str, float]) -> None:
+        assert "test/accuracy" in metrics
+        self.steps.append((run.name, step))
+
+    def close(self, run: TrackedRun, status: Status) -> None:
+        self.ended.append(status)
+
+
 def test_two_sites_over_tls_give_the_bits_of_one_process(stage: Any) -> None:
-    made = stage(2)
+    made, tracker = stage(2), Steps()
     for site in range(2):
         made.start_site(site, "--once")
-    deployed = made.serve()
+    deployed = made.serve(track=tracker)
     assert compared(deployed) == compared(made.alone())
+    assert tracker.steps == [(deployed.path.name, record.round) for record in deployed.journal()]
+    assert tracker.ended == ["finished"]
     for site in range(2):
         made.company.wait(f"site-{site}")  # it leaves by itself once it has the model
         (received,) = (made.folder / f"site-{site}" / "received").iterdir()

@@ -19,7 +19,7 @@ from fedstill.runtime.run_folder import folder_of
 from fedstill.runtime.run_verification import verify_run
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, ResultRow, Results
-from fedstill.studies.results_table import joint_training_note, stale_note
+from fedstill.studies.results_table import joint_training_note, stale_runs
 from fedstill.studies.run_figures import figures_of, unpacked
 from fedstill.studies.verification import row_contradictions
 
@@ -225,7 +225,7 @@ class _Reader:
             for key in ("model", "points", "clients", "rounds", "partition"):
                 if key in experiment and key not in results.axes:
                     told[f"{stage}: {key}"] = str(experiment[key])
-        stale = " ".join(filter(None, [stale_note(self.results), stale_note(self.students)]))
+        stale = stale_runs(stages)
         notes = {"stale": stale, "joint training": joint_training_note(self.students)}
         return told | {what: note for what, note in notes.items() if note}
 

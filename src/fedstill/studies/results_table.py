@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import fmean, stdev
 
 from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.numbers import MISSING, capital, count
+from fedstill.core.numbers import MISSING, capital, count, listed
 from fedstill.core.table import Table, text_table
 from fedstill.runtime.joint_training import JOINT_TRAINING_FAILED
 from fedstill.studies.extensions import Metric, study_figures
@@ -104,10 +104,16 @@ def few_seeds_note(results: Results) -> str:
 
 def stale_note(results: Results) -> str:
     """One sentence about runs that would give other numbers today; empty without any."""
-    stale = results.stale()
-    if not stale:
-        return ""
-    return f"Stale: {len(stale)} of {len(results.runs)} runs ({'; '.join(dict.fromkeys(stale.values()))})."
+    told = stale_runs({"runs": results})
+    return f"Stale: {told}" if told else ""
+
+
+def stale_runs(stages: Mapping[str, Results]) -> str:
+    """How many of what, by the name of a stage, and why; empty without any."""
+    found = {name: (results.stale(), len(results.runs)) for name, results in stages.items()}
+    counts = [f"{len(stale)} of {total} {name}" for name, (stale, total) in found.items() if stale]
+    why = dict.fromkeys(reason for stale, _ in found.values() for reason in stale.values())
+    return f"{listed(counts)} ({'; '.join(why)})." if counts else ""
 
 
 def joint_training_note(results: Results) -> str:

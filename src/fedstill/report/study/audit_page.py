@@ -81,7 +81,7 @@ def _notes(audit: Audit) -> list[Note]:
 
 
 def _caution(audit: Audit) -> str:
-    stale = f"{note} " if (note := audit.evidence.settings.get("stale")) else ""
+    stale = f"Stale: {note} " if (note := audit.evidence.settings.get("stale")) else ""
     chance = f" Chance is {share(audit.chance, 1)}, the share of the largest class." if audit.chance is not None else ""
     return (
         f"{stale}Masking is the accuracy of a student trained with labels minus that of the same student trained"
