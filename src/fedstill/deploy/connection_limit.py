@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 STRANGERS = 128  # connections on which nothing signed has come yet
-OF_A_SITE = 32  # ours has about ten
+OF_A_SITE = 32  # ours has about five
 
 Peer = tuple[str, int]
 
