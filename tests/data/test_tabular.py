@@ -210,3 +210,10 @@ def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
 def test_categories_of_test_rows_alone_are_noted(tmp_path: Path) -> None:
     notes = load(write(tmp_path)).notes
     assert "1 values of sex are in no training row, the first 'x': each is taken for none of its categories" in notes
+
+
+def test_a_feature_that_is_called_as_a_column_of_splits_may_be(tmp_path: Path) -> None:
+    rows = "".join(f"{number},{'pqr'[number % 3]},{'xy'[number % 2]}\n" for number in range(30))
+    assert load(write(tmp_path, f"age,part,label\n{rows}")).shape == (4,)
+    with pytest.raises(InputError, match="has 'p' in part: write train, validation or test"):
+        load(f"{write(tmp_path, f'age,part,label{chr(10)}{rows}')},split=part")

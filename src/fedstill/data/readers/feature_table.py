@@ -28,7 +28,7 @@ from fedstill.data.feature_preparation import (
     rows_of_sites,
 )
 from fedstill.data.readers.class_labels import alike, class_of_numbers, sorted_names
-from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS
+from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS, has_splits
 from fedstill.data.readers.raw import PARTS, FileFindings, Part
 from fedstill.data.readers.target_columns import Targets, read_targets
 from fedstill.data.readers.text_table import SUFFIXES, TextTable, is_identifier, read_text_table
@@ -128,6 +128,8 @@ def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_l
             (settings.group, ()),
         )
     )
+    if split is not None and not has_splits(split, table.column(split), settings):
+        split = None
     dropped = {table.named(name) for name in settings.drop}
     like_groups = [name for name in table.like_groups() if name != group and name not in dropped]
     for name in like_groups if group is None else ():

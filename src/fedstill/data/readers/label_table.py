@@ -250,7 +250,7 @@ def _labels(path: Path, settings: DataSettings) -> LabelTable | None:
     labels, notes = (given_labels, []) if targets else class_of_numbers(given_labels, settings.classes)
     doubts = [] if targets else _lists(path, kind, labels)
     checks_sites = site is not None and any(cells[site])
-    checks_splits = part is not None and _has_splits(part, cells[part], settings)
+    checks_splits = part is not None and has_splits(part, cells[part], settings)
     rows: dict[str, TableRow] = {}
     for at, written in enumerate(cells[subject]):
         name = written.removeprefix("./")
@@ -283,7 +283,7 @@ def _labels(path: Path, settings: DataSettings) -> LabelTable | None:
     )
 
 
-def _has_splits(column: str, cells: list[str], settings: DataSettings) -> bool:
+def has_splits(column: str, cells: list[str], settings: DataSettings) -> bool:
     """Whether a column is one of splits: other things are called `part` or `set`, too."""
     return settings.split is not None or column.lower() == "split" or any(cell.lower() in PARTS for cell in cells)
 
