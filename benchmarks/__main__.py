@@ -27,6 +27,7 @@ NAMES = (
     "population",
     "breakdown",
     "pointnet2",
+    "recalibration",
     "detector",
     "joint_training",
     "patches",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from time import process_time
 from typing import Any
 
 from benchmarks.report import DifferenceError, Findings, Row
@@ -46,7 +47,7 @@ def measure(size: Size, folder: Path) -> Findings:
 
         if [message.encode() for message in separate()] != [message.encode() for message in joint()]:
             raise DifferenceError(f"students of {title} differ between joint and separate training")
-        times = interleave(max(3, size.rounds // 2), separate, joint)
+        times = interleave(max(3, size.rounds // 2), separate, joint, clock=process_time)
         note = f"{teacher}, {points} points, batch 24, {SHARE:.0%} of heads; ten epochs {median(times[0]):.3g} s"
         findings.rows.append(
             Row(f"joint / separate training of ten students, {title}", Ratio.of(times[1], times[0]), target, note=note)

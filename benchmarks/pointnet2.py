@@ -21,19 +21,14 @@ from benchmarks.reference_pointnet2 import Reference
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave, one_thread
-from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import FedstillError
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import load
-from fedstill.methods.recalibration import recalibrate
 from fedstill.models import build_model
-from fedstill.tasks.classification import Classification
 
 CLASSES = 40
 TARGETS = {"pointnet2": ("teacher", 6.0, 7.0), "small-pointnet2": ("student", 5.0, 9.0)}
 SHARE_TARGET = 0.8
-EPOCHS = 5  # of a round at the published size
-RECALIBRATED_TARGET = 1.15
 # Tolerance for rounding, and for single neighbours that differ because the reference rounds distances differently.
 CLOSE = 0.02
 
@@ -46,7 +41,7 @@ def measure(size: Size, folder: Path) -> Findings:
 def _measure(repetitions: int, small: bool) -> Findings:
     batch, points = (4, 256) if small else (24, 1024)
     findings = Findings()
-    for kind, clouds in _clouds(batch, points).items():
+    for kind, clouds in some_clouds(batch, points).items():
         batches = [augmented(clouds, Streams(0).draw("augment", kind, number)) for number in range(4)]
         for name, (role, train_target, infer_target) in TARGETS.items():
             pair = Pair(name, points, batches)
@@ -61,24 +56,11 @@ def _measure(repetitions: int, small: bool) -> Findings:
                 note = f"peak {peak.work / min(products) / 1e9:.3g} GFLOP/s; padding counted as work"
                 share = Ratio.of(ideal, ours)
                 findings.rows.append(Row(f"share of the sgemm peak, {kind}", share, SHARE_TARGET, "higher", note))
-                findings.rows.append(_recalibrated_round(repetitions, pair, clouds, kind))
             theirs, ours = interleave(repetitions, pair.infer(pair.theirs), pair.infer(pair.ours))
             note = f"ours {median(ours):.3g} s, reference {median(theirs):.3g} s a batch"
             speed = Ratio.of(theirs, ours)
             findings.rows.append(Row(f"{role} inference, {kind}", speed, infer_target, "higher", note))
     return findings
-
-
-def _recalibrated_round(repetitions: int, pair: Pair, clouds: Tensor, kind: str) -> Row:
-    """A federated round that measures BatchNorm statistics once, after its epochs, against one that does not.
-
-    Statistics are measured on clouds without augmentation, which have no dropped points to skip.
-    """
-    steps, passes = interleave(repetitions, pair.train(pair.ours), pair.measure(pair.ours, clouds))
-    trained = [EPOCHS * step for step in steps]
-    ratio = Ratio.of([step + once for step, once in zip(trained, passes, strict=True)], trained)
-    note = f"a step {median(steps):.3g} s, its clouds measured {median(passes):.3g} s; {EPOCHS} epochs"
-    return Row(f"teacher round, recalibrated, {kind}", ratio, RECALIBRATED_TARGET, "lower", note)
 
 
 class Peak:
@@ -142,17 +124,6 @@ class Pair:
         forward()
         return forward
 
-    def measure(self, model: nn.Module, clouds: Tensor) -> Callable[[], None]:
-        """One pass of recalibration over a batch."""
-        task = Classification(tuple(map(str, range(CLASSES))), tuple(clouds.shape[1:]), ("pointnet2",))
-        data = ArrayDataset(inputs=clouds, labels=self.labels)
-
-        def forward() -> None:
-            recalibrate(model, task, data, Streams(0), len(data))
-
-        forward()
-        return forward
-
     def nominal(self) -> float:
         """Floating-point operations of a forward pass with every padded row computed."""
         first, second = self.ours.extractor.balls
@@ -175,7 +146,7 @@ def augmented(clouds: Tensor, rng: np.random.Generator) -> Tensor:
     return (clouds * scale + shift).float().contiguous()
 
 
-def _clouds(batch: int, points: int) -> dict[str, Tensor]:
+def some_clouds(batch: int, points: int) -> dict[str, Tensor]:
     rng = Streams(0).draw("benchmark", "clouds")
     kinds = {"heads": _some("heads", batch, points), "boxes": boxes_and_cylinders(rng, batch, points)}
     with suppress(FedstillError):  # only where the data set is available
