@@ -29,8 +29,9 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_three_sites_give_the_bits_of_the_simulation_and_the_server_sees_masks(
-    stage: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sites", [3, 5])
+def test_sites_give_the_bits_of_the_simulation_and_the_server_sees_masks(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, sites: int
 ) -> None:
     received: list[torch.Tensor] = []
     plain = Flower.dispatch
@@ -42,18 +43,18 @@ def test_three_sites_give_the_bits_of_the_simulation_and_the_server_sees_masks(
             yield outcome
 
     monkeypatch.setattr(Flower, "dispatch", watched)
-    made = stage(3)
-    for site in range(3):
+    made = stage(sites)
+    for site in range(sites):
         made.start_site(site, "--once")
     deployed = made.serve(**SECURE)
     monkeypatch.undo()
     assert compared(deployed) == compared(made.alone(**SECURE))
     fixed = made.alone(**{**SECURE, "secure": "fixed-point"})
     assert compared(deployed)["models"] == compared(fixed)["models"]
-    assert len(received) == 6
+    assert len(received) == 2 * sites
     for masked in received:
         assert chisquare(np.bincount(masked.numpy().view(np.uint8), minlength=256)).pvalue > 1e-5
-    for site in range(3):
+    for site in range(sites):
         made.company.wait(f"site-{site}")
         lines = [one for one in lines_of(made.folder / f"site-{site}") if one["what"] == "sent"]
         trained = [tensor for one in lines if one.get("exchange") == "train" for tensor in one["tensors"]]
