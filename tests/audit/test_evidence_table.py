@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from fedstill.audit import Evidence, Score, audit, judge, read_table
+from fedstill.audit import Audit, Evidence, Score, audit, judge, read_table
 from fedstill.audit.counts import read_counts
 from fedstill.audit.evidence_table import read_rows
 from fedstill.audit.verdicts import NOT_ASSESSABLE
@@ -303,3 +303,24 @@ def test_decimal_commas_and_names_with_spaces(tmp_path: Path) -> None:
     rows = [{"teacher": "a", "objective": "o", "seed": 1, "accuracy": "91,25", "test_size": "2,468"}]
     with pytest.raises(InputError, match="test_size is '2,468', which is not a number"):
         read_rows(rows)
+
+
+def test_the_size_of_the_test_set_is_deduced() -> None:
+    """Of enough accuracies with enough digits; means over seeds, or coarse figures, show none."""
+
+    def audited(rights: Sequence[float], digits: int) -> Audit:
+        rows = [
+            {"method": f"m{number}", "seed": 1, "accuracy": f"{100 * right / 80:.{digits}f}"}
+            for number, right in enumerate(rights)
+        ]
+        return judge(read_rows(rows))
+
+    whole = audited(range(41, 71), 2)
+    assert whole.evidence.test_size == 80
+    assert whole.evidence.settings["test samples"].startswith("80 (deduced")
+    interval = whole.teachers[0].interval
+    assert interval is not None
+    assert interval.how == "samples"
+    assert audited([right + 1 / 3 for right in range(41, 71)], 2).evidence.test_size != 80
+    assert audited(range(41, 71), 0).evidence.test_size == 0
+    assert audited(range(41, 61), 2).evidence.test_size == 0  # too few

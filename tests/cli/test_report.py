@@ -35,7 +35,7 @@ def test_a_study_its_audit_and_its_page(call: Call) -> None:
     assert "fedstill study clinical-grid --preset tiny" in page
     assert list(Path("runs/clinical-grid-tiny-figures").glob("*.svg"))
     assert left_out([Path("runs")]) is None
-    copytree(next(Path("runs").glob("fedavg-*")), "runs/fedavg-heads-0123456789abcdef")
+    copytree(next(Path("runs").glob("fedavg-*")), "runs/one of another study")
     assert "and not about one other run in runs" in str(left_out([Path("runs")]))
 
 

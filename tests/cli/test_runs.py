@@ -19,6 +19,9 @@ def folders(make_run: MakeRun, call: Call) -> list[Path]:
     """Two runs in `runs`, called as runs are."""
     made = [make_run({"method": "fedavg", "seed": 7}), make_run({"method": "fedprox", "seed": 7}, (0.2, 0.8))]
     names = ["fedavg-digits-0011223344556677", "fedprox-digits-8899aabbccddeeff"]
+    for run, name in zip(made, names, strict=True):
+        config = json.loads((run.path / "config.json").read_text())
+        (run.path / "config.json").write_text(json.dumps({**config, "identity": name[-16:]}))
     return [run.path.rename(run.path.with_name(name)) for run, name in zip(made, names, strict=True)]
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from fedstill.audit.comparisons import holm
 from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.outlying_seeds import OutlyingSeed
-from fedstill.audit.statistics import LEVEL, t_tail
+from fedstill.audit.statistics import APART, LEVEL, t_tail
 from fedstill.audit.teacher_verdicts import FAR, cannot_tell, is_collapsed, is_partly_broken
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
 
 LEADERS = 12
+SURE = 3.0  # standard errors on the test samples by which a student must be above its teacher
 LITTLE = 0.55  # of its student's accuracy: a teacher with less does not explain it
 JUDGED = ("masked", "faithful", "inconclusive")
 
@@ -97,7 +99,16 @@ class Case:
         if pair.recovery is None or pair.labelled is None or pair.recovery <= FAR * self.delta:
             return False
         taught = pair.labelled - pair.recovery
+        if pair.recovery <= SURE * self._noise_of(taught, pair.labelled, pair.seeds):
+            return False
         return pair.teacher in self.collapsed or (taught < LITTLE * pair.labelled and pair.word != "faithful")
+
+    def _noise_of(self, first: float, second: float, seeds: int) -> float:
+        """How far two means are apart because of the test samples; 0 where their number is not known."""
+        if not self.book.samples:
+            return 0.0
+        independent = (first * (1 - first) + second * (1 - second)) / self.book.samples
+        return sqrt(independent * (APART + (1 - APART) / max(seeds, 1)))
 
     def crowned(self) -> tuple[list[PairVerdict], list[PairVerdict]]:
         """The best students, and those among them whose teachers are no better than chance; none of a few pairs."""

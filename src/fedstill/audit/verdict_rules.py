@@ -19,6 +19,7 @@ from fedstill.audit.verdicts import Audit
 from fedstill.core.errors import InputError
 
 DELTA = 0.05
+TEST_SAMPLES = "test samples"  # of the settings: a number that nobody gave
 
 
 def judge(evidence: Evidence, delta: float = DELTA) -> Audit:
@@ -60,7 +61,7 @@ def _with_test_size(evidence: Evidence) -> Evidence:
     if not found:
         return evidence
     told = f"{found:,} (deduced: all accuracies are whole numbers of so many)"
-    return replace(evidence, test_size=found, settings={**evidence.settings, "test samples": told})
+    return replace(evidence, test_size=found, settings={**evidence.settings, TEST_SAMPLES: told})
 
 
 def refuse_damaged(evidence: Evidence) -> None:

@@ -146,11 +146,14 @@ def _from_runs(
 
 
 def _show(audit: Audit, every: bool) -> None:
+    from fedstill.audit.verdict_rules import TEST_SAMPLES
     from fedstill.audit.verdicts import SEVERITIES
 
     console.print(f"{audit.evidence.name}\n", style="bold")
     for sentence in audit.summary:
         console.print(sentence)
+    if told := audit.evidence.settings.get(TEST_SAMPLES):
+        console.print(f"Test samples: {told}.")
     _teachers_table(audit)
     _objectives_table(audit)
     _pairs_table(audit, every)
