@@ -60,3 +60,11 @@ def test_other_columns_than_the_experiment_has_are_refused(tmp_path: Path) -> No
     _, bare = offered([bundle, bundle], "")
     with pytest.raises(InputError, match="other classes or sample shapes than this site's data"):
         session(experiment, bare, bundle, tmp_path)
+
+
+@pytest.mark.parametrize("left_out", ["model", "augmentation"])
+def test_an_experiment_that_leaves_something_to_decide_is_refused(tmp_path: Path, left_out: str) -> None:
+    bundle = scenes(tmp_path / "a", 3)
+    experiment, question = offered([bundle, bundle], "")
+    with pytest.raises(InputError, match="leaves its model or augmentation unset"):
+        session(experiment.model_copy(update={left_out: None}), question, bundle, tmp_path)

@@ -115,6 +115,8 @@ class SiteSession:
     def _check(self, bundle: Bundle) -> None:
         """An experiment for real sites, and for data such as is here."""
         experiment, question = self.experiment, self.agreement.question
+        if experiment.model is None or experiment.augmentation is None:
+            raise InputError("the experiment leaves its model or augmentation unset, which a server decides for all")
         proper = for_sites(experiment, experiment.clients, experiment.data)
         if proper.model_dump(mode="json") != experiment.model_dump(mode="json"):
             raise InputError("the experiment is one for simulations: its privacy, partition or evaluation says so")
