@@ -135,7 +135,6 @@ KNOWN_STALE = {
     "beta-weights-lite",
     "clinical-grid-lite-patients",
     "clinical-grid-lite-recalibrated",
-    "clinical-grid-lite-seed",
     "detection-ablation-lite",
     "detection-lite",
     "dropout-methods-fedprox-lite",
