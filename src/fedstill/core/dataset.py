@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -67,22 +68,19 @@ class ArrayDataset:
             raise ValueError(f"columns must include `inputs` and have one length: {sizes}")
         self.columns = dict(columns)
         self.columns.setdefault("sample_id", torch.arange(sizes["inputs"]))
-        self._whole: tuple[Batch, list[int]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_whole": None}
 
     def __len__(self) -> int:
         return len(self.columns["inputs"])
 
     def whole(self) -> Batch:
         """All rows as one batch, the same tensors every time unless somebody has changed them."""
-        if self._whole is None or [tensor._version for tensor in self._whole[0].values()] != self._whole[1]:
+        batch, versions = _whole.get(self, ({}, [-1]))
+        if versions != [tensor._version for tensor in batch.values()]:
             batch = self.batch(torch.arange(len(self)))
             for tensor in batch.values():
                 setattr(tensor, KNOWN, {})
-            self._whole = batch, [tensor._version for tensor in batch.values()]
-        return self._whole[0]
+            _whole[self] = batch, [tensor._version for tensor in batch.values()]
+        return batch
 
     def batch(self, rows: Tensor) -> Batch:
         batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
@@ -93,6 +91,10 @@ class ArrayDataset:
 
     def unlabelled(self) -> ArrayDataset:
         return ArrayDataset(**without_answers(self.columns))
+
+
+# Beside the data sets, not in them: their content, by which runs are recognised, is what they were made of.
+_whole: WeakKeyDictionary[ArrayDataset, tuple[Batch, list[int]]] = WeakKeyDictionary()
 
 
 class Subset:

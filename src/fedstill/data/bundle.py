@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from weakref import finalize
 
 import torch
 
@@ -20,6 +21,10 @@ from fedstill.data.feature_preparation import Preparation
 from fedstill.data.joined_data import Pieces, contents_of
 
 Kind = str  # a name in `data_kinds`
+
+
+# By the id of a bundle that lives, and a number of points; not in the bundle, whose content it is no part of.
+_cuts: dict[tuple[int, int], Bundle] = {}
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,11 @@ class Bundle:
             raise InputError(f"{self.name} holds {self.kind}s, which need at least {fewest} points each, not {count}")
         if count == stored:
             return self
-        if count not in self._cuts:
-            self._cuts[count] = self._cut(count, stored)
-        return self._cuts[count]
-
-    @cached_property
-    def _cuts(self) -> dict[int, Bundle]:
-        return {}
+        key = id(self), count
+        if key not in _cuts:
+            _cuts[key] = self._cut(count, stored)
+            finalize(self, _cuts.pop, key, None)
+        return _cuts[key]
 
     def _cut(self, count: int, stored: int) -> Bundle:
         if drawn := self.kind == "cloud" and (count > stored or has_order(self.train)):
