@@ -67,6 +67,8 @@ class Quadratic:
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         raise NotImplementedError
 
+    augments = False
+
     def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
         return batch
 

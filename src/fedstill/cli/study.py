@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedstill.cli.measuring_bar import measuring_bar
 from fedstill.cli.options import (
     Device,
     DryRun,
@@ -165,6 +164,7 @@ def run_and_show(
 
 def _show_estimate(study: Study, out: Path) -> None:
     """Of the runs that are left; a step that was not measured yet is where somebody looks at a terminal."""
+    from fedstill.cli.measuring_bar import measuring_bar
     from fedstill.studies.status import RunStatus
     from fedstill.studies.study_estimate import estimate_of
 
@@ -199,6 +199,7 @@ def _show_plan(
 
     A cluster is not asked for its size: without `workers` the time left is that of this machine's cores.
     """
+    from fedstill.cli.measuring_bar import measuring_bar
     from fedstill.studies.executor import check_executor, executor_size
     from fedstill.studies.status import RunStatus
     from fedstill.studies.study_estimate import estimate_of

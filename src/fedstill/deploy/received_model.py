@@ -22,7 +22,7 @@ from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.run import described
-from fedstill.runtime.run_folder import MODELS, RunFolder, pack_models
+from fedstill.runtime.run_folder import MODELS, RECEIVED, RunFolder, pack_models
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def write_received(
         result, kept, name = None, None, ""
     if result is None or not _NAME.fullmatch(name):
         raise RunError("the server's last message cannot be read")
-    folder = RunFolder(site / "received" / name)
+    folder = RunFolder(site / RECEIVED / name)
     try:
         folder.create(described(plan))
         for which in MODELS:

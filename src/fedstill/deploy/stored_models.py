@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fedstill.core.errors import InputError
 from fedstill.deploy.policy import SitePolicy
+from fedstill.runtime.run_folder import RECEIVED
 
-OFFERS, RECEIVED = "offers", "received"
+OFFERS = "offers"
 
 
 def check_storage(policy: SitePolicy, site: Path, replaced: Path, models: int, size: int) -> None:

@@ -51,6 +51,7 @@ _log = logging.getLogger(__name__)
 _NAMED = re.compile(r"-([0-9a-f]{16})$")  # the name of a folder after its run
 READABLE = (2, 3, RUN_FORMAT)  # formats; earlier ones are translated when they are read (core.earlier_records)
 MODELS = ("last", "best", "selected")
+RECEIVED = "received"  # a site's folder of what it was sent at the end of runs
 _PREPARATION = "features"
 
 
@@ -256,9 +257,16 @@ def is_of_another_run(path: Path, config: Mapping[str, Any]) -> bool:
     True
     >>> is_of_another_run(Path("my-best-run"), {"identity": "fedcba9876543210"})
     False
+
+    What a site received is named after the server's run; its identity has the site's own data in it.
+
+    >>> is_of_another_run(Path("received/fedavg-clinics-0123456789abcdef"), {"identity": "fedcba9876543210"})
+    False
     """
     named = _NAMED.search(path.name)
-    return named is not None and named[1] != config.get("identity", named[1])
+    return (
+        named is not None and path.absolute().parent.name != RECEIVED and named[1] != config.get("identity", named[1])
+    )
 
 
 def folder_of(identity: str | None, out: Path) -> Path | None:
