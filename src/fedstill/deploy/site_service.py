@@ -36,11 +36,12 @@ from fedstill.deploy.received_model import write_received
 from fedstill.deploy.secure_keys import SiteKeyring, forget_secrets
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, plugins, versions, whole_experiment_digest
 from fedstill.deploy.site_session import Agreement, SiteSession
-from fedstill.deploy.stored_models import OFFERS, RECEIVED, check_storage
+from fedstill.deploy.stored_models import OFFERS, check_storage
 from fedstill.engines.flower.correspondence import one_line
 from fedstill.engines.flower.grid_engine import answered
 from fedstill.methods import methods
 from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.run_folder import RECEIVED
 
 _log = logging.getLogger(__name__)
 
