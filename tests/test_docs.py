@@ -133,8 +133,6 @@ MEASURED = [
 KNOWN_STALE = {
     "batteries-lite",
     "beta-weights-lite",
-    "clinical-grid-lite-patients",
-    "clinical-grid-lite-recalibrated",
     "detection-ablation-lite",
     "detection-lite",
     "dropout-methods-fedprox-lite",
