@@ -17,7 +17,7 @@ _EVERY = 20.0  # seconds between lines where there is no terminal
 
 @contextmanager
 def measuring_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A function that is told how many kinds of runs have been measured, of how many, and which one is next."""
+    """A function to call with the number of kinds of runs that are measured, of how many, and the next one."""
     bar: Progress | None = None
     shown = 0.0
 

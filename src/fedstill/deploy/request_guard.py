@@ -325,7 +325,7 @@ async def _body(receive: Receive, most: int) -> bytes | None:
 def _signer(scope: Scope, keys: SiteKeys) -> tuple[bytes, str]:
     """The key with which a request was signed, and why that does not count; empty: it does.
 
-    Without a key nobody knows whose request it is: anyone can name a key that belongs to another.
+    Without a signature the sender of a request is unknown: anyone can name a key that belongs to another.
     """
     told: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:

@@ -1,6 +1,6 @@
 """A cache for the latest batch: students in joint training receive the same batch one after another.
 
-A batch that is kept by whoever made it (`kept_batch`) has a cache of its own, for as long as it lives.
+A batch that its data set keeps (`kept_batch`) has a cache of its own, for as long as it lives.
 """
 
 from __future__ import annotations
