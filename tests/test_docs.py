@@ -139,7 +139,6 @@ KNOWN_STALE = {
     "dropout-methods-lite",
     "kd-objectives-lite",
     "query-ablation-lite",
-    "query-lambda-lite",
 }
 
 
