@@ -155,6 +155,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made = make_stage(path, 3, company)
         for site in range(3):
             policy = made.folder / f"site-{site}" / "policy.yaml"
-            policy.write_text("allow: [parameters, statistics, metrics, logits, features, labels]\n")
+            kinds = ("parameters", "statistics", "metrics", "logits", "features", "labels")
+            policy.write_text("allow:\n" + "".join(f"  {kind}: [server, peers]\n" for kind in kinds))
             made.start_site(site, "--proxy", "digits")
         yield made
