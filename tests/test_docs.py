@@ -138,7 +138,6 @@ KNOWN_STALE = {
     "dropout-methods-fedprox-lite",
     "dropout-methods-lite",
     "kd-objectives-lite",
-    "query-ablation-lite",
 }
 
 
